@@ -44,8 +44,8 @@ type problemType struct {
 // The problems of docs/problems.md that middleware answers: the gateway's names, statuses and classes.
 var problems = map[string]problemType{
 	"key-missing": {400, "not executed", false, "An idempotency key is needed",
-		"Send a key that is unique for this request, for instance a UUID, and the same key again with every retry of it."},
-	"key-malformed": {400, "not executed", false, "The idempotency key is malformed", "The key is not one."},
+		"Send a key (by default the header Idempotency-Key) that is unique for this request, for instance a UUID, and the same key again with every retry of it."},
+	"key-malformed": {400, "not executed", false, "The idempotency key is malformed", "Send the key as a quoted string of printable ASCII, at most 255 bytes, for instance \"order-7\"."},
 	"in-progress": {409, "in progress", true, "The first request with this key is still running",
 		"Send the same request again after a while: it will not run twice."},
 	"mismatch": {422, "not executed", false, "This key was used for a different request",
@@ -105,15 +105,15 @@ func parseKey(header string) (string, error) {
 	case err != nil:
 		return "", err
 	case key == "":
-		return "", errors.New("The key is empty.")
+		return "", errors.New("The key is empty: send a value that is unique for this request, for instance a UUID.")
 	case len(key) > keyMax:
-		return "", errors.New("The key is longer than 255 bytes.")
+		return "", errors.New("The key is longer than 255 bytes: send a shorter one, for instance a UUID.")
 	case key[0] == ' ' || key[len(key)-1] == ' ':
-		return "", errors.New("The key begins or ends with a space.")
+		return "", errors.New("The key begins or ends with a space: remove the space.")
 	case !quoted && strings.IndexFunc(key, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' }) >= 0:
-		return "", errors.New("The key holds a byte that a bare key must not: put it in double quotes.")
+		return "", errors.New("The key has a character that needs quotes, or that is not ASCII: send printable ASCII, in double quotes if it has a space, comma or quote.")
 	case !quoted && strings.Contains(key, ","):
-		return "", errors.New("The key holds a comma, as if the header had been sent twice: put it in double quotes if it is one key.")
+		return "", errors.New("The key has a comma, as if the header had been sent twice: send it once, or put it in double quotes if it is one key.")
 	}
 	return key, nil
 }
@@ -123,19 +123,19 @@ func unquote(text string) (string, error) {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '"' && i+1 < len(text):
-			return "", errors.New("Something follows the key's closing quote.")
+			return "", errors.New("Something follows the key's closing quote: remove it.")
 		case c == '"':
 			return key.String(), nil
 		case c < ' ' || c > '~':
-			return "", errors.New("The key holds a byte that a quoted string must not.")
+			return "", errors.New("The key has a character that is not printable ASCII: send another key, for instance a UUID.")
 		case c == '\\':
 			if i++; i == len(text) || text[i] != '"' && text[i] != '\\' {
-				return "", errors.New(`The key holds an escape that is neither \" nor \\.`)
+				return "", errors.New(`The key has an escape that is neither \" nor \\.`)
 			}
 		}
 		key.WriteByte(text[i])
 	}
-	return "", errors.New("The key's closing quote is missing.")
+	return "", errors.New("The key's closing quote is missing: add it, or send the key without quotes.")
 }
 
 // Headers of one connection, and those that only the first caller may see.

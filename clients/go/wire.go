@@ -90,7 +90,7 @@ func (a *address) encrypt(u *url.URL, host string) error {
 	files := u.Query()
 	for name := range files {
 		if u.Scheme != "idems" || name != "ca" && name != "cert" && name != "key" {
-			return fmt.Errorf("%q is no option of an address: idems:// has ca, cert and key", name)
+			return fmt.Errorf("%q is not an option of an address: idems:// has ca, cert and key", name)
 		}
 	}
 	if u.Scheme != "idems" {

@@ -3,6 +3,7 @@
  */
 #include "url.h"
 
+#include "guess.h"
 #include "hex.h"
 
 #include <errno.h>
@@ -109,9 +110,18 @@ is_known(const char *const *known, const char *name)
 static const char *
 tell_known(const char *name, const char *const *known, char said[SAID_LEN])
 {
-    int n =
-        snprintf(said, SAID_LEN, "there is no option \"%.40s\", only", name);
+    struct idem__guess guess = {name, strlen(name), NULL, 0};
+    int n;
 
+    for (size_t i = 0; known[i]; i++)
+        idem__guess(&guess, known[i]);
+    if (guess.name) {
+        snprintf(said, SAID_LEN,
+                 "there is no option \"%.40s\"; did you mean \"%s\"?", name,
+                 guess.name);
+        return said;
+    }
+    n = snprintf(said, SAID_LEN, "there is no option \"%.40s\", only", name);
     for (; *known && n < SAID_LEN; known++)
         n += snprintf(said + n, (size_t)(SAID_LEN - n), " %s%s", *known,
                       known[1] ? "," : "");

@@ -133,7 +133,8 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
     if (status == IDEM_ERR_UNAVAILABLE)
         snprintf(err->text + strlen(err->text),
                  sizeof(err->text) - strlen(err->text),
-                 " (idem serve starts one; --store opens a store without)");
+                 "; start one with idem serve, name another with --server, or "
+                 "open a store without a server: --store URL");
     return status;
 }
 

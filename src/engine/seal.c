@@ -80,7 +80,7 @@ add_line(struct idem__seal *seal, const char *line, size_t len)
         return "a key is 64 hex digits: openssl rand -hex 32 makes one";
     make_id(key);
     if (find_key(seal, key->id))
-        return "this key stands there twice";
+        return "this key is in the file twice";
     seal->count++;
     return NULL;
 }

@@ -226,7 +226,7 @@ a_file_that_is_no_list_of_keys_is_refused(void **state)
     assert_refused("# none\n", "there is no key in it");
     assert_refused(KEY_A "\n0123456789abc\n", "line 2: a key is 64 hex digits");
     assert_refused(KEY_A "00", "line 1: a key is 64 hex digits");
-    assert_refused(KEY_A "\n" KEY_A, "line 2: this key stands there twice");
+    assert_refused(KEY_A "\n" KEY_A, "line 2: this key is in the file twice");
     for (int i = 0; i < 17; i++)
         snprintf(many + strlen(many), sizeof(many) - strlen(many), "%064d\n",
                  i);

@@ -441,7 +441,10 @@ ask(struct dial *d, const struct idem__wire_args *args, struct idem_buf *in,
         if (n > 0)
             in->len += (size_t)n;
         else if (n == 0)
-            status = away(d, "it closed the connection", err);
+            status = away(d,
+                          "it closed the connection (is this the address of "
+                          "--listen or --socket?)",
+                          err);
         else if (errno != EAGAIN && errno != EINTR)
             status = away(d, idem__remote_flaw(&d->link), err);
         else if (!wait_for(d, POLLIN))

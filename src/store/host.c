@@ -197,15 +197,34 @@ idem__store_opened(struct idem_store *made, enum idem_status status,
     return status;
 }
 
+/* "Connection refused", "wrong password": the libraries say what happened and
+ * not what to do. A message of ours that does has it after a semicolon. */
+static void
+advise(const char *url, struct idem_error *err)
+{
+    size_t len = strlen(err->text);
+
+    len -= len > 0 && err->text[len - 1] == '.';
+    if (strstr(url, "://") && !strchr(err->text, ';'))
+        snprintf(err->text + len, sizeof(err->text) - len,
+                 "; is that server running, and are host, port, user and "
+                 "password in the store's URL right?");
+}
+
 enum idem_status
 idem__store_open_as(const struct idem_store_type *type, const char *url,
                     const struct idem_store_options *options,
                     struct idem_store **store, struct idem_error *err)
 {
     struct idem_store *made = idem__store_make(type, options, err);
+    enum idem_status status;
 
-    return made ? idem__store_opened(made, type->open(made, url, err), store)
-                : IDEM_ERR_MEMORY;
+    if (!made)
+        return IDEM_ERR_MEMORY;
+    status = type->open(made, url, err);
+    if (status == IDEM_ERR_UNAVAILABLE && err)
+        advise(url, err);
+    return idem__store_opened(made, status, store);
 }
 
 enum idem_status

@@ -219,7 +219,7 @@ def test_only_a_file_of_its_own_is_begun_anew(content, good):
         with open(file, "rb") as f:
             now = f.read()
         assert (told.returncode == 0) == good, told.stderr
-        assert now.startswith(b"idem-figures\0") if good else now == content and "is no file of idem_figures" in told.stderr
+        assert now.startswith(b"idem-figures\0") if good else now == content and "is not a file of idem_figures" in told.stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"idem-figures", b"idem-figures" + b"\xff" * 100000, None],

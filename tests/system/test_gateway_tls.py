@@ -191,7 +191,7 @@ def test_a_gateway_says_why_its_engine_cannot_be_used(files, why):
         with apart(files, "idems://127.0.0.1:PORT?ca=CA&auth-file=AUTH", ca=ca, secret="wrong" if why == "secret" else SECRET) as s:
             answer = ask(s.port, "a")
             assert answer.status == 503 and not s.ledger.entries(), answer
-            said = {"authority": "unable to get local issuer certificate", "secret": "invalid name or secret"}[why]
+            said = {"authority": "unable to get local issuer certificate", "secret": "the name or the secret is wrong"}[why]
             assert wait_until(lambda: said in s.gateway.output() and "protected requests are refused until" in s.gateway.output(), 30)
             write(ca, open(files.ca).read())
             write(s.auth, "shop %s\n" % SECRET)

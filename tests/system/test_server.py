@@ -564,14 +564,23 @@ def test_sigterm_answers_what_is_in_flight_and_leaves():
             assert c2("FINISH", "k", "1", fence, "SUCCEEDED", "")[0] == "ok"
 
 
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:%d", "postgres://127.0.0.1:%d/x", "mysql://127.0.0.1:%d/x", "etcd://127.0.0.1:%d"])
+def test_a_store_that_does_not_answer_is_named_with_what_to_check(url):
+    run = subprocess.run([IDEM, "store", "check", url % free_port()], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 20 and "127.0.0.1" in run.stderr and "password in the store's URL right?" in run.stderr
+
+
 def test_a_second_server_does_not_take_the_socket_or_the_data():
-    with folder() as where, Server(where) as s:
+    with folder() as where, Server(where, listen=True) as s:
         run = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", s.socket], capture_output=True,
                              text=True, timeout=60)
-        assert run.returncode == 1 and "another server listens" in run.stderr
+        assert run.returncode == 1 and "another server listens" in run.stderr and "give another path with --socket" in run.stderr
         run = subprocess.run([IDEM, "serve", "--store", "journal:" + where + "/journal", "--socket", where + "/t"],
                              capture_output=True, text=True, timeout=60)
-        assert run.returncode == 1 and "cannot-start" in run.stderr
+        assert run.returncode == 1 and "cannot-start" in run.stderr and "use it (--server)" in run.stderr
+        run = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", where + "/t", "--listen", "127.0.0.1:%d" % s.port],
+                             capture_output=True, text=True, timeout=60)
+        assert run.returncode == 1 and "choose another port" in run.stderr
         with s.client() as c:
             assert c("PING") == "PONG"
 

@@ -9,8 +9,8 @@ const NOT_STORED = new Set(["content-length", "connection", "keep-alive", "proxy
 
 const PROBLEMS = {
     "key-missing": [400, "not executed", false, "An idempotency key is needed",
-        "Send a key that is unique for this request, for instance a UUID, and the same key again with every retry of it."],
-    "key-malformed": [400, "not executed", false, "The idempotency key is malformed", "The key is not one."],
+        "Send a key (by default the header Idempotency-Key) that is unique for this request, for instance a UUID, and the same key again with every retry of it."],
+    "key-malformed": [400, "not executed", false, "The idempotency key is malformed", "Send the key as a quoted string of printable ASCII, at most 255 bytes, for instance \"order-7\"."],
     "in-progress": [409, "in progress", true, "The first request with this key is still running",
         "Send the same request again after a while: it will not run twice."],
     mismatch: [422, "not executed", false, "This key was used for a different request",
@@ -45,21 +45,21 @@ export function problem(name, more = {}) {
 export function parseKey(header) {
     const text = header.replace(/^[ \t]+|[ \t]+$/g, "");
     const key = text.startsWith('"') ? quoted(text) : text;
-    if (!key) throw new Error("The key is empty.");
-    if (key.length > KEY_MAX) throw new Error("The key is longer than 255 bytes.");
-    if (key.startsWith(" ") || key.endsWith(" ")) throw new Error("The key begins or ends with a space.");
+    if (!key) throw new Error("The key is empty: send a value that is unique for this request, for instance a UUID.");
+    if (key.length > KEY_MAX) throw new Error("The key is longer than 255 bytes: send a shorter one, for instance a UUID.");
+    if (key.startsWith(" ") || key.endsWith(" ")) throw new Error("The key begins or ends with a space: remove the space.");
     if (text.startsWith('"')) return key;
-    if (/[^!-~]|"/.test(key)) throw new Error("The key holds a byte that a bare key must not: put it in double quotes.");
-    if (key.includes(",")) throw new Error("The key holds a comma, as if the header had been sent twice: put it in double quotes if it is one key.");
+    if (/[^!-~]|"/.test(key)) throw new Error("The key has a character that needs quotes, or that is not ASCII: send printable ASCII, in double quotes if it has a space, comma or quote.");
+    if (key.includes(",")) throw new Error("The key has a comma, as if the header had been sent twice: send it once, or put it in double quotes if it is one key.");
     return key;
 }
 
 function quoted(text) {
     const [all, key] = /^"((?:[^"\\]|\\.)*)"/s.exec(text) ?? [];
-    if (all === undefined) throw new Error("The key's closing quote is missing.");
-    if (all.length !== text.length) throw new Error("Something follows the key's closing quote.");
-    if (/[^ -~]/.test(key)) throw new Error("The key holds a byte that a quoted string must not.");
-    if (/\\[^"\\]/.test(key.replace(/\\\\/g, ""))) throw new Error('The key holds an escape that is neither \\" nor \\\\.');
+    if (all === undefined) throw new Error("The key's closing quote is missing: add it, or send the key without quotes.");
+    if (all.length !== text.length) throw new Error("Something follows the key's closing quote: remove it.");
+    if (/[^ -~]/.test(key)) throw new Error("The key has a character that is not printable ASCII: send another key, for instance a UUID.");
+    if (/\\[^"\\]/.test(key.replace(/\\\\/g, ""))) throw new Error('The key has an escape that is neither \\" nor \\\\.');
     return key.replace(/\\(.)/g, "$1");
 }
 

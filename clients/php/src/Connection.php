@@ -119,7 +119,7 @@ final class Connection
         $stream = @stream_socket_client($this->target, $code, $text, min(self::CONNECT_SECONDS, $seconds),
             STREAM_CLIENT_CONNECT, stream_context_create($this->context));
         if ($stream === false) {
-            throw new Broken($text ?: error_get_last()['message'] ?? 'cannot connect', false);
+            throw new Broken("$this->target: " . ($text ?: error_get_last()['message'] ?? 'cannot connect'), false);
         }
         if (isset($this->context['ssl']) && !self::isFor($stream, $this->context['ssl']['peer_name'])) {
             fclose($stream);

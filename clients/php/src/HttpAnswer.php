@@ -12,8 +12,8 @@ final class HttpAnswer
     /** status, class, retryable, title, detail */
     private const PROBLEMS = [
         'key-missing' => [400, 'not executed', false, 'An idempotency key is needed',
-            'Send a key that is unique for this request, for instance a UUID, and the same key again with every retry of it.'],
-        'key-malformed' => [400, 'not executed', false, 'The idempotency key is malformed', 'The key is not one.'],
+            'Send a key (by default the header Idempotency-Key) that is unique for this request, for instance a UUID, and the same key again with every retry of it.'],
+        'key-malformed' => [400, 'not executed', false, 'The idempotency key is malformed', 'Send the key as a quoted string of printable ASCII, at most 255 bytes, for instance "order-7".'],
         'in-progress' => [409, 'in progress', true, 'The first request with this key is still running',
             'Send the same request again after a while: it will not run twice.'],
         'mismatch' => [422, 'not executed', false, 'This key was used for a different request',
@@ -99,10 +99,10 @@ final class HttpAnswer
         }
         $key = $quoted ? preg_replace('/\\\\(.)/', '$1', $found[1]) : $text;
         $wrong = match (true) {
-            $key === '' => 'The key is empty.',
-            strlen($key) > 255 => 'The key is longer than 255 bytes.',
-            $key !== trim($key, ' ') => 'The key begins or ends with a space.',
-            !$quoted && !preg_match('/^[!#-+\--~]+$/D', $key) => 'The key holds a byte that a bare key must not: put it in double quotes.',
+            $key === '' => 'The key is empty: send a value that is unique for this request, for instance a UUID.',
+            strlen($key) > 255 => 'The key is longer than 255 bytes: send a shorter one, for instance a UUID.',
+            $key !== trim($key, ' ') => 'The key begins or ends with a space: remove the space.',
+            !$quoted && !preg_match('/^[!#-+\--~]+$/D', $key) => 'The key has a character that needs quotes, or that is not ASCII: send printable ASCII, in double quotes if it has a space, comma or quote.',
             default => null,
         };
         return $wrong === null ? $key : throw new \InvalidArgumentException($wrong);

@@ -48,7 +48,7 @@ class _Once:
         self.db, self.key, self.options, self.arguments = connection, key, options, arguments
         driver = next((d for c in type(connection).__mro__ for d in DRIVERS if c.__module__.split(".")[0] == d), None)
         if driver is None:
-            raise TypeError("%r is no connection of psycopg, psycopg2, PyMySQL or Django" % connection)
+            raise TypeError("%r is not a connection of psycopg, psycopg2, PyMySQL or Django: pass one of those" % connection)
         self.django, self.keeps = driver == "django", False
         self.maria = driver == "pymysql" or self.django and connection.vendor == "mysql"
         if self.django:

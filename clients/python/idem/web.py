@@ -18,8 +18,8 @@ NOT_STORED = {"content-length", "connection", "keep-alive", "proxy-connection", 
               "proxy-authenticate", "proxy-authorization", "date", "set-cookie", "www-authenticate"}
 KNOWN = {  # name: status, class, retryable, title, detail
     "key-missing": (400, "not executed", False, "An idempotency key is needed",
-                    "Send a key that is unique for this request, for instance a UUID, and the same key again with every retry of it."),
-    "key-malformed": (400, "not executed", False, "The idempotency key is malformed", "The key is not one."),
+                    "Send a key (by default the header Idempotency-Key) that is unique for this request, for instance a UUID, and the same key again with every retry of it."),
+    "key-malformed": (400, "not executed", False, "The idempotency key is malformed", "Send the key as a quoted string of printable ASCII, at most 255 bytes, for instance \"order-7\"."),
     "in-progress": (409, "in progress", True, "The first request with this key is still running",
                     "Send the same request again after a while: it will not run twice."),
     "mismatch": (422, "not executed", False, "This key was used for a different request",
@@ -93,13 +93,13 @@ def parse_key(text: str) -> str:
     text = text.strip(" \t")
     key = quoted(text) if text.startswith('"') else text
     if not key:
-        raise ValueError("The key is empty.")
+        raise ValueError("The key is empty: send a value that is unique for this request, for instance a UUID.")
     if len(key) > 255:
-        raise ValueError("The key is longer than 255 bytes.")
+        raise ValueError("The key is longer than 255 bytes: send a shorter one, for instance a UUID.")
     if key != key.strip(" "):
-        raise ValueError("The key begins or ends with a space.")
+        raise ValueError("The key begins or ends with a space: remove the space.")
     if not text.startswith('"') and any(not "!" <= c <= "~" or c in '",' for c in key):
-        raise ValueError("The key holds a byte that a bare key must not: put it in double quotes.")
+        raise ValueError("The key has a character that needs quotes, or that is not ASCII: send printable ASCII, in double quotes if it has a space, comma or quote.")
     return key
 
 
@@ -107,17 +107,17 @@ def quoted(text: str) -> str:
     key, i = "", 1
     while i < len(text) and text[i] != '"':
         if not " " <= text[i] <= "~":
-            raise ValueError("The key holds a byte that a quoted string must not.")
+            raise ValueError("The key has a character that is not printable ASCII: send another key, for instance a UUID.")
         if text[i] == "\\":
             i += 1
             if text[i:i + 1] not in ('"', "\\"):
-                raise ValueError('The key holds an escape that is neither \\" nor \\\\.')
+                raise ValueError('The key has an escape that is neither \\" nor \\\\.')
         key += text[i]
         i += 1
     if i >= len(text):
-        raise ValueError("The key's closing quote is missing.")
+        raise ValueError("The key's closing quote is missing: add it, or send the key without quotes.")
     if i + 1 != len(text):
-        raise ValueError("Something follows the key's closing quote.")
+        raise ValueError("Something follows the key's closing quote: remove it.")
     return key
 
 

@@ -24,10 +24,10 @@ STRANGE = "unexpected reply: is this an idem server?"
 
 
 class Broken(Exception):
-    """The connection failed. `sent`: the server may have got the command."""
+    """The connection failed. `sent`: the server may have got the command. `address`: of the server, if there was no connection."""
 
-    def __init__(self, cause, sent):
-        super().__init__(str(cause) or type(cause).__name__)
+    def __init__(self, cause, sent, address=None):
+        super().__init__(("%s: " % address if address else "") + (str(cause) or type(cause).__name__))
         self.sent = sent
 
 
@@ -66,6 +66,9 @@ class Address:
         else:
             raise ValueError("an address is idem://host:port, idems://host:port or idem+unix:/path, not %r" % url.split("@")[-1])
         self.auth = ["AUTH", *auth.split(":", 1)] if auth else None
+
+    def __str__(self) -> str:
+        return self.path or "%s:%d" % (self.host, self.port)
 
     def _secure(self, tls: bool, files) -> None:
         """ca: who may have signed the server's certificate, instead of those that this machine trusts. cert, key: our own one."""
@@ -260,7 +263,7 @@ class Pool:
             # Whether FINISH was sent makes no difference: its outcome is unknown until there is an answer.
             connection = self.take(seconds, args[0] != "FINISH")
         except OSError as e:
-            raise Broken(e, sent=False) from e
+            raise Broken(e, False, self.address) from e
         try:
             answer = connection.call(args, seconds)
         except OSError as e:
@@ -328,7 +331,7 @@ class AsyncPool:
         try:
             reader, writer = await self.take(seconds, args[0] != "FINISH")
         except (OSError, asyncio.TimeoutError) as e:
-            raise Broken(e, sent=False) from e
+            raise Broken(e, False, self.address) from e
         try:
             answer = await self.exchange(reader, writer, args, seconds)
         except (OSError, asyncio.TimeoutError) as e:

@@ -398,8 +398,9 @@ set_option(struct gateway_route *route, size_t i, const char *value,
         break;
     case GATEWAY_WORD:
         if (strchr(option->value, '|') && !is_one_of(option->value, value))
-            return idem__fail(err, IDEM_ERR_INVALID, "%s: %s, not \"%s\"",
-                              option->name, option->value, value);
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s: \"%s\" is not one of %s", option->name,
+                              value, option->value);
         break;
     case GATEWAY_WORDS:
         break;

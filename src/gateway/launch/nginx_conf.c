@@ -60,9 +60,11 @@ parse_url(const char *text, struct url *url, struct idem_error *err)
     else if (strncmp(text, "https://", 8) == 0)
         rest = text + 8;
     else
-        return idem__fail(
-            err, IDEM_ERR_INVALID,
-            "the upstream \"%s\" is not an http:// or https:// URL", text);
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the upstream \"%s\" does not begin with http:// or "
+                          "https://: write, for instance, "
+                          "http://127.0.0.1:3000",
+                          text);
     url->tls = text[4] == 's';
     slash = strncmp(rest, "unix:", 5) == 0 ? NULL : strchr(rest, '/');
     len = slash ? (size_t)(slash - rest) : strlen(rest);

@@ -169,9 +169,9 @@ ngx_http_idem_body_field(ngx_http_request_t *r, ngx_http_idem_source_t *source,
         return NGX_OK;
 
     case GATEWAY_FIELD_BAD:
-        *flaw = "The body's field is no key: it is too long, stands there "
-                "twice, or is neither text nor a number; or the body is one "
-                "that readers may disagree on.";
+        *flaw = "The body's field cannot be a key: it is too long, is there "
+                "twice, or is neither text nor a number; or the body is "
+                "ambiguous, so that two programs could read it differently.";
         return NGX_ABORT;
 
     default: /* GATEWAY_FIELD_NONE */

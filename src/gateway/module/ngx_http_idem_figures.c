@@ -139,7 +139,7 @@ ngx_http_idem_figures_map(ngx_conf_t *cf, ngx_str_t *path)
         ngx_conf_log_error(NGX_LOG_EMERG, cf,
                            rc == NGX_DECLINED ? 0 : ngx_errno,
                            rc == NGX_DECLINED
-                           ? "\"%V\" is no file of idem_figures: name another"
+                           ? "\"%V\" is not a file of idem_figures: name another"
                            : "idem_figures cannot use \"%V\"", path);
     } else {
         cln->handler = ngx_http_idem_figures_unmap;

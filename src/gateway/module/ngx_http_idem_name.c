@@ -54,7 +54,7 @@ ngx_http_idem_read_source(ngx_http_request_t *r, ngx_http_idem_source_t *source,
         }
 
         if (count > 1) {
-            *flaw = "The key was sent more than once.";
+            *flaw = "The key was sent more than once: send it once.";
             return NGX_ABORT;
         }
 

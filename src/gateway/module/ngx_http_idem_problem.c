@@ -19,8 +19,9 @@ struct ngx_http_idem_problem_s {
 
 const ngx_http_idem_problem_t  ngx_http_idem_key_missing = {
     IDEM_PROBLEM_KEY_MISSING, 0,
-    "Send a key that is unique for this request, for instance a UUID, and the "
-    "same key again with every retry of it."
+    "Send a key (by default the header Idempotency-Key) that is unique for "
+    "this request, for instance a UUID, and the same key again with every "
+    "retry of it."
 };
 
 
@@ -137,21 +138,24 @@ const ngx_http_idem_problem_t  ngx_http_idem_unreachable = {
 
 const ngx_http_idem_problem_t  ngx_http_idem_anonymous = {
     IDEM_PROBLEM_CALLER_UNKNOWN, 0,
-    "Send a credential: a key belongs to the caller who uses it."
+    "Send a credential (by default Authorization, X-Api-Key or a cookie): a "
+    "key belongs to the caller who uses it."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_scope_refused = {
     IDEM_PROBLEM_SCOPE_REFUSED, 0,
-    "The value that names the caller is too long, was sent twice, or holds "
-    "bytes that it must not."
+    "The value that names the caller cannot be used: it was sent twice, is "
+    "longer than 200 bytes, has a control character or a space at an end, or "
+    "begins with \"idem.\" or \"caller-\", which are reserved."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_scope_missing = {
     IDEM_PROBLEM_SCOPE_MISSING, 0,
     "A key belongs to the caller who uses it. The header, parameter or field "
-    "that names the caller here is missing or empty."
+    "that names the caller is missing or empty: send the one that this "
+    "route's setting \"scope\" names."
 };
 
 

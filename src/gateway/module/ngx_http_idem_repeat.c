@@ -37,7 +37,8 @@ ngx_http_idem_first_sent(ngx_http_idem_ctx_t *ctx, ngx_uint_t found,
                                      &value, &ids);
 
     if (ids > 1) {
-        *flaw = "Repeatability-Request-ID was sent more than once.";
+        *flaw = "Repeatability-Request-ID was sent more than once: send it "
+                "once.";
         return NGX_ABORT;
     }
 
@@ -56,7 +57,7 @@ ngx_http_idem_first_sent(ngx_http_idem_ctx_t *ctx, ngx_uint_t found,
     sent = ngx_parse_http_time(value.data, value.len);
 
     if (sent == NGX_ERROR) {
-        *flaw = "Repeatability-First-Sent is no date such as \"Sun, 06 Nov "
+        *flaw = "Repeatability-First-Sent is not a date such as \"Sun, 06 Nov "
                 "1994 08:49:37 GMT\".";
         return NGX_ABORT;
     }

@@ -310,7 +310,8 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
                       "nor another end than that of the connection, so nobody "
                       "knows whether it is whole; have the service say it, "
                       "use \"proxy_http_version 1.1\", or allow it with "
-                      "\"idem_close_delimited on\"");
+                      "\"idem_close_delimited on\" (idem gateway: "
+                      "--close-delimited)");
 
     } else {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,

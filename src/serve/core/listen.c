@@ -128,6 +128,21 @@ open_one(const struct addrinfo *info)
     return fd;
 }
 
+static const char *
+advice_for(int error)
+{
+    switch (error) {
+    case EADDRINUSE:
+        return "; stop the program that listens there, or choose another port";
+    case EADDRNOTAVAIL:
+        return "; this machine does not have that address";
+    case EACCES:
+        return "; a port below 1024 needs root or CAP_NET_BIND_SERVICE";
+    default:
+        return "";
+    }
+}
+
 enum idem_status
 server_listen_tcp(const struct server_address *address, int *fds, size_t *count,
                   struct idem_error *err)
@@ -160,8 +175,9 @@ server_listen_tcp(const struct server_address *address, int *fds, size_t *count,
     freeaddrinfo(found);
     if (opened > 0 && failed != EADDRINUSE)
         return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot listen on %s:%s: %s",
-                      address->host, address->port, strerror(failed));
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot listen on %s:%s: %s%s",
+                      address->host, address->port, strerror(failed),
+                      advice_for(failed));
 }
 
 bool
@@ -195,7 +211,9 @@ server_socket_make_way(const char *path, struct idem_error *err)
             path);
     if (!server_socket_is_abandoned(path))
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "another server listens on %s", path);
+                          "another server listens on %s: stop it, or give "
+                          "another path with --socket",
+                          path);
     (void)unlink(path);
     return IDEM_OK;
 }

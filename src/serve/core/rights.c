@@ -58,9 +58,14 @@ refuse(const struct server *server, const struct principal *principal,
 {
     if (principal_has(principal, act))
         idem__fail(err, IDEM_ERR_INVALID,
-                   "this credential may not touch that scope");
+                   "this credential may not use that scope: take one of its "
+                   "scopes, or add the scope to its line in the credentials "
+                   "file");
     else if (credentials_needed(server->credentials))
-        idem__fail(err, IDEM_ERR_INVALID, "%s", missing_right(act));
+        idem__fail(err, IDEM_ERR_INVALID,
+                   "%s: take a credential that has it, or change the "
+                   "credentials file",
+                   missing_right(act));
     else
         idem__fail(err, IDEM_ERR_INVALID, "%s: " SERVER_HOW_TO_OPERATE,
                    missing_right(act));
@@ -161,7 +166,10 @@ server_permit(const struct server *server, struct principal *principal,
         wish->what == ASKS_OP ? wish->op->scope : wish->scope;
 
     if (!principal || !principal_valid(principal)) {
-        idem__fail(err, IDEM_ERR_INVALID, "authentication required: AUTH");
+        idem__fail(err, IDEM_ERR_INVALID,
+                   "credentials are needed: send AUTH name secret (for idem "
+                   "and libidem: IDEM_AUTH=name:secret, or "
+                   "idem://name:secret@HOST)");
         return PERMIT_NEEDS_LOGIN;
     }
     if (everywhere ? !principal_has(principal, act)

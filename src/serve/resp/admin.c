@@ -135,7 +135,8 @@ reply_wrong_auth(struct client *client, const struct command *command)
         return;
     }
     answer_add_error(&call->reply, call->tag, "WRONGPASS",
-                     "invalid name or secret");
+                     "the name or the secret is wrong: compare them with the "
+                     "server's credentials file");
     call->due_ms = loop->now_ms +
                    credentials_late_ms(loop->server->credentials, loop->now_ms,
                                        AUTH_DELAY_MS << client->auth_failures);
@@ -254,7 +255,7 @@ do_hello(struct client *client, const struct command *command)
     }
     if (!client->principal) {
         reply_error(client, command, "NOAUTH",
-                    "authentication required: HELLO 2 AUTH name secret");
+                    "credentials are needed: send HELLO 2 AUTH name secret");
         return;
     }
     out = reply_begin(client, command, &call);

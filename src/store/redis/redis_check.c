@@ -152,17 +152,20 @@ idem__redis_facts_judge(const struct redis_settings *settings,
                           "evicted and requests run twice; set noeviction",
                           facts->policy);
     if (facts->loading)
-        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "redis: still loading its data");
+        return idem__fail(
+            err, IDEM_ERR_UNAVAILABLE,
+            "redis: still loading its data; try again in a moment");
     if (!facts->master)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "redis: a replica answers, not the primary");
+                          "redis: a replica answers, not the primary; name the "
+                          "primary in the URL, or all hosts");
     if (judge_fsync(settings, facts, err) != IDEM_OK)
         return IDEM_ERR_UNSUPPORTED;
     if (facts->replicas < settings->replicas)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "redis: %d replica(s) connected, %d must have every "
-                          "write",
+                          "write; connect more replicas, or lower replicas= in "
+                          "the URL",
                           facts->replicas, settings->replicas);
     return IDEM_OK;
 }

@@ -204,7 +204,7 @@ final class Bind {
         } catch (InvocationTargetException e) {
             throw new IllegalArgumentException(type.getName() + ": " + e.getCause(), e.getCause());
         } catch (ReflectiveOperationException e) {
-            throw new IllegalArgumentException(type.getName() + " has no constructor without arguments and is no record: give a Codec", e);
+            throw new IllegalArgumentException(type.getName() + " has no constructor without arguments and is not a record: give a Codec", e);
         }
     }
 

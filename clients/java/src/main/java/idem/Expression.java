@@ -26,12 +26,12 @@ final class Expression {
         int at = 0;
         do {
             if (!match.find(at) || match.start() != at)
-                throw new IllegalArgumentException("\"" + text + "\" is no expression: 'text', #parameter.property, joined by +");
+                throw new IllegalArgumentException("\"" + text + "\" is not an expression: write 'text' or #parameter.property, joined by +");
             terms.add(term(match, names));
             at = match.end();
         } while (at < text.length() && text.charAt(at++) == '+');
         if (at < text.length() || text.trim().endsWith("+"))
-            throw new IllegalArgumentException("\"" + text + "\" is no expression: + expected at character " + at);
+            throw new IllegalArgumentException("\"" + text + "\" is not an expression: + expected at character " + at);
     }
 
     private Term term(Matcher match, List<String> names) {

@@ -31,7 +31,7 @@ public @interface Idempotent {
 
     String lease() default "";
 
-    /** How long a duplicate waits for the first one's result. ({@code wait} is no name for an annotation's member in Java.) */
+    /** How long a duplicate waits for the first one's result. (Java does not allow {@code wait} as the name of an annotation's member.) */
     String waitFor() default "";
 
     String deadline() default "";

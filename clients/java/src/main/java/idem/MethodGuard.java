@@ -103,7 +103,7 @@ public final class MethodGuard {
 
     static Duration duration(String text) {
         if (!text.matches("\\d{1,12}(ms|s|m|h|d)"))
-            throw new IllegalArgumentException("\"" + text + "\" is no time: 500ms, 30s, 15m, 24h, 7d");
+            throw new IllegalArgumentException("\"" + text + "\" is not a time: write 500ms, 30s, 15m, 24h or 7d");
         if (text.endsWith("ms"))
             return Duration.ofMillis(Long.parseLong(text.substring(0, text.length() - 2)));
         return Duration.parse((text.endsWith("d") ? "P" : "PT") + text); // as ISO 8601 writes it

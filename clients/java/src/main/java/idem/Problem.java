@@ -5,8 +5,8 @@ import java.util.LinkedHashMap;
 /** The problems of docs/problems.md that middleware answers: the gateway's names, statuses and classes. */
 public enum Problem {
     KEY_MISSING(400, "not executed", false, "An idempotency key is needed",
-            "Send a key that is unique for this request, for instance a UUID, and the same key again with every retry of it."),
-    KEY_MALFORMED(400, "not executed", false, "The idempotency key is malformed", "The key is not one."),
+            "Send a key (by default the header Idempotency-Key) that is unique for this request, for instance a UUID, and the same key again with every retry of it."),
+    KEY_MALFORMED(400, "not executed", false, "The idempotency key is malformed", "Send the key as a quoted string of printable ASCII, at most 255 bytes, for instance \"order-7\"."),
     IN_PROGRESS(409, "in progress", true, "The first request with this key is still running",
             "Send the same request again after a while: it will not run twice."),
     MISMATCH(422, "not executed", false, "This key was used for a different request",

@@ -45,8 +45,8 @@ final class Wire {
         private static final long serialVersionUID = 1;
         final boolean sent;
 
-        Broken(Exception cause, boolean sent) {
-            super(cause.getMessage() == null ? cause.toString() : cause.getMessage(), cause);
+        Broken(Exception cause, boolean sent, String where) {
+            super(where + (cause.getMessage() == null ? cause.toString() : cause.getMessage()), cause);
             this.sent = sent;
         }
     }
@@ -91,7 +91,7 @@ final class Wire {
         for (var option : query == null || query.isEmpty() ? new String[0] : query.split("&")) {
             var pair = (option + "=").split("=", 3);
             if (!encrypted || !Set.of("ca", "cert", "key").contains(pair[0]) || pair[1].isEmpty())
-                throw new IllegalArgumentException("\"" + option + "\" is no option of an address: idems:// has ca, cert and key");
+                throw new IllegalArgumentException("\"" + option + "\" is not an option of an address: idems:// has ca, cert and key");
             files.put(pair[0], decoded(pair[1]));
         }
         if (encrypted)
@@ -104,14 +104,14 @@ final class Wire {
         try {
             connection = take(end);
         } catch (IOException e) {
-            throw new Broken(e, false);
+            throw new Broken(e, false, (path != null ? path : host + ":" + port) + ": ");
         }
         Object answer;
         try {
             answer = connection.call(args, end);
         } catch (IOException e) {
             drop(); // the others of the pool are of the same age and likely broken too
-            throw new Broken(e, true);
+            throw new Broken(e, true, "");
         }
         synchronized (idle) {
             if (idle.size() < IDLE_MAX && !closed)
