@@ -46,7 +46,8 @@
 #define MARK_FRESH_MS (MARK_TTL_MS / 2)
 #define MARK_SCOPE "epoch"
 #define LINE_MAX 128
-/* A result that is kept for less than this is no proof: it may have expired. */
+/* A missing result proves nothing if its TTL was shorter than this: it may have
+ * expired. */
 #define NEWEST_TTL_MS INT64_C(60000)
 
 /* ---- the file ---------------------------------------------------------- */

@@ -499,7 +499,5 @@ main(int argc, char **argv)
 
     if (served_main(argc, argv, &code))
         return code;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ import time
 
 from chaos import resp_end
 from gateway import Stack, ask
-from lib import Error, Resp, Server, folder
+from lib import Server, folder
 from wire import Dice, command, http_request
 
 SECONDS = float(os.environ.get("IDEM_TEST_SECONDS") or 20)

@@ -108,7 +108,6 @@ class Redis(Rig):
         pass
 
 
-
 class RedisPlanted(Redis):
     planted = True
 
@@ -134,13 +133,12 @@ class Cluster(Rig):
             "cluster_state:ok" in node.ask("cluster", "info", check=False) for node in self.all.nodes)
 
 
-class Etcd(Rig):
-    """Without a clock of its own: the engines' machines have it."""
+class Members(Rig):
+    """Three servers that elect a leader."""
     faults = (*Rig.faults, "full", "clock")
-    engines_have_the_clock = True
 
     def __init__(self, dice):
-        self.all = servers.Etcds()
+        self.all = self.cluster()
         self.urls = [self.all.url]
 
     def primary(self):
@@ -149,9 +147,24 @@ class Etcd(Rig):
     def recover(self, victim):
         for node in self.all.nodes:
             if node.process.poll() is not None:
-                node.start(wait=False)
+                self.start(node)
+        self.wait_for_all()
+
+    def wait_for_all(self):
         for node in self.all.nodes:
-            node.wait_until(node.is_ok)
+            node.wait_until(lambda: self.serves(node))
+
+
+class Etcd(Members):
+    """Without a clock of its own: the engines' machines have it."""
+    engines_have_the_clock = True
+    cluster = servers.Etcds
+
+    def start(self, node):
+        node.start(wait=False)
+
+    def serves(self, node):
+        return node.is_ok()
 
 
 class EtcdBackup(Etcd):
@@ -173,31 +186,22 @@ class EtcdBackup(Etcd):
             node.kill()
         for node in self.all.nodes:
             change(node)
-            node.start(wait=False)
-        for node in self.all.nodes:
-            node.wait_until(node.is_ok)
+            self.start(node)
+        self.wait_for_all()
 
 
-class ZooKeeper(Rig):
-    faults = (*Rig.faults, "full", "clock")
+class ZooKeeper(Members):
+    cluster = servers.ZooKeepers
 
-    def __init__(self, dice):
-        self.all = servers.ZooKeepers()
-        self.urls = [self.all.url]
+    def start(self, node):
+        node.start()
 
-    def primary(self):
-        return wait_until(self.all.leader, 60, 0.2)
-
-    def recover(self, victim):
-        for node in self.all.nodes:
-            if node.process.poll() is not None:
-                node.start()
-        for node in self.all.nodes:
-            node.wait_until(lambda: "Mode: " in node.says("srvr"))
+    def serves(self, node):
+        return "Mode: " in node.says("srvr")
 
 
 class Postgres(Rig):
-    """A standby that the primary waits for. Who takes over from a primary that may still live ends it before it comes back."""
+    """A standby that the primary waits for. The server that takes over from a primary which may still run stops it before it comes back."""
     synchronous = True
     faults = (*Rig.faults, "full", "clock")
 
@@ -228,7 +232,6 @@ class Postgres(Rig):
 class PostgresAsync(Postgres):
     holds, synchronous = False, False
     faults = ("lag", "rollback")
-
 
 
 class PostgresPlanted(PostgresAsync):

@@ -11,12 +11,12 @@ import signal
 import subprocess
 import threading
 import time
-import xml.etree.ElementTree as xml
 
 import servers
 from chaos import Chaos, resp_replies
 from crowd import Crowd, engines
 from lib import IDEM, ROOT, Error, Resp, Server, folder, patient, wait_until
+from programs import run_fuzz_target, run_pytest
 
 # A store by its name in the table: what starts it. None: a URL in a new folder.
 STORES = collections.OrderedDict(
@@ -167,14 +167,10 @@ def checked_operations(name, seed, left):
 
 def pytest(file, *args, **env):
     """Run a file of tests/system; how many tests passed. A failed or skipped test is an error."""
-    report = os.path.join(ROOT, "build/soak", file + ".xml")
-    said = program(["/usr/bin/python3", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--junit-xml", report,
-                    "tests/system/" + file, *args], seconds=4 * 3600, PYTHONDONTWRITEBYTECODE=1,
-                   PYTHONPATH=os.path.join(ROOT, "tests/support"), **env)
-    suite = xml.parse(report).getroot().find("testsuite")
-    if int(suite.get("skipped") or 0):
-        raise Broken("a test was skipped:\n" + said[-3000:])
-    return int(suite.get("tests"))
+    good, bad, said = run_pytest("tests/system/" + file, "soak-" + file, env, 4 * 3600, *args)
+    if bad:
+        raise Broken("%s: %d of %d failed:\n%s" % (file, bad, good + bad, said[-6000:]))
+    return good
 
 
 def gateway_kills(_, seed, left):
@@ -182,7 +178,7 @@ def gateway_kills(_, seed, left):
 
 
 def whole_file(file, seed, left):
-    pytest(file, IDEM_SOAK=1)
+    pytest(file, IDEM_SOAK="1")
     return 1
 
 
@@ -192,13 +188,11 @@ def hostile(_, seed, left):
 
 
 def fuzz(target, seed, left):
-    corpus = os.path.join(ROOT, "build/corpus", target)
-    kept = os.path.join(ROOT, "tests/support/corpus", os.path.basename(target))
-    os.makedirs(corpus, exist_ok=True)
-    said = program([os.path.join(ROOT, "build/fuzz", target), "-runs=%d" % min(left, 1000000), "-seed=%d" % (seed % 2**31 + 1),
-                    "-max_len=8192", "-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1", corpus,
-                    *([kept] if os.path.isdir(kept) else [])], seconds=7200)
-    return int(re.search(r"number_of_executed_units: (\d+)", said).group(1))
+    code, runs, said = run_fuzz_target(target, 7200, "-runs=%d" % min(left, 1000000), "-seed=%d" % (seed % 2**31 + 1),
+                                       "-timeout=60")
+    if code != 0:
+        raise Broken("%s ended with %d:\n%s" % (target, code, said[-6000:]))
+    return runs
 
 
 def simulate(_, seed, left):

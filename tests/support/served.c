@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 static void
 give_up(const char *what)
@@ -28,8 +32,12 @@ give_up(const char *what)
 bool
 served_main(int argc, char **argv, int *code)
 {
-    if (argc < 2 || strcmp(argv[1], "serve") != 0)
+    if (argc < 2)
         return false;
+    if (strcmp(argv[1], "serve") != 0) {
+        cmocka_set_test_filter(argv[1]);
+        return false;
+    }
     *code = cli_serve(argc - 1, argv + 1);
     return true;
 }

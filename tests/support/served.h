@@ -13,7 +13,8 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-/* True if this process was started to be a server; *code is its exit code. */
+/* True if this process was started to be a server; *code is its exit code.
+ * Another first argument chooses tests by name, for instance "a_run*". */
 bool served_main(int argc, char **argv, int *code);
 
 struct served {

@@ -19,7 +19,7 @@ tag_of(const struct command *command)
     return (struct answer_tag){command->wire.tagged, command->wire.tag};
 }
 
-/* Begin a reply of one value; NULL: there is no memory for it. */
+/* Begin a reply of one value. Returns NULL if memory ran out. */
 static struct resp_out *
 reply_begin(struct client *client, const struct command *command,
             struct call **call)

@@ -269,8 +269,8 @@ bool idem__helper_ready(struct journal *self);
 
 /* ---- saved.c ---- */
 
-/* Start with a segment, add a row, save what was added. After any failure there
- * is no saved index. */
+/* Start with a segment, add rows, save them. If one of these steps fails, no
+ * index is saved. */
 void idem__saved_start(struct journal *self, const struct segment *segment);
 void idem__saved_add(struct journal *self, const struct row *row);
 void idem__saved_finish(struct journal *self, struct segment *segment);
