@@ -204,9 +204,8 @@ typedef void idem_figure_fn(void *arg, const char *name, double value);
 /*
  * Counters and gauges of the engine and its store, by name: "verdict_started",
  * "error_lost", "batches", "queued", "parked", "locks_waiting",
- * "journal_bytes" and others. A
- * later version may add names; a name keeps its meaning. `each` is called in
- * this thread, before this function returns.
+ * "journal_bytes" and others. A later version may add names; a name keeps its
+ * meaning. `each` is called in this thread, before this function returns.
  */
 IDEM_API void idem_figures(struct idem_engine *engine, idem_figure_fn *each,
                            void *arg);

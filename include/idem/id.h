@@ -3,8 +3,8 @@
  *
  *   snowflake   1 + 41 + 10 + 12 bits: milliseconds, worker, sequence
  *   uid         configurable bits: seconds, worker, sequence (28 + 22 + 13)
- *   segment     plain numbers of a named sequence, taken from the store in
- * ranges uuid4 uuid7 texts; they need no store
+ *   segment     numbers of a named sequence, fetched from the store in ranges
+ *   uuid4 uuid7   texts; they need no store
  *
  * For snowflake and uid, a generator leases a worker number from the store, so
  * two generators on one store never have the same number. Before it gives out

@@ -153,11 +153,11 @@ IDEM_API enum idem_status idem_sql_finish(struct idem_sql *db,
 /*
  * The work of idem_sql_run, on the same connection. It sets *result to the
  * bytes to store, which must stay valid until idem_sql_run returns, and returns
- *   IDEM_STATE_SUCCEEDED  to commit the work together with the result
- *   IDEM_STATE_FAILED     to undo the work; strict mode stores the failure,
- * loose mode stores nothing IDEM_STATE_ABSENT     if it could not be tried
- * (deadlock, lock timeout): undo everything and store nothing, so that a retry
- * may run
+ *   IDEM_STATE_SUCCEEDED: commit the work together with the result.
+ *   IDEM_STATE_FAILED: undo the work. Strict mode stores the failure; loose
+ *       mode stores nothing.
+ *   IDEM_STATE_ABSENT: the work could not be tried (deadlock, lock timeout).
+ *       Undo everything and store nothing, so that a retry may run.
  */
 typedef enum idem_state idem_sql_work_fn(void *arg, struct idem_sql *db,
                                          uint64_t fence,

@@ -58,7 +58,8 @@ cli_finish(int argc, char **argv)
                  "later begin gets it. "
                  "RESULT is the value itself, @FILE, or - for standard input; "
                  "any bytes. "
-                 "The same finish twice is ok. \"finished\" (14): this fence "
+                 "Sending the same finish again is ok. \"finished\" (14): this "
+                 "fence "
                  "finished it before with "
                  "another outcome. \"stale\" (15): the record is not held "
                  "under this fence.",

@@ -66,9 +66,9 @@ static const struct cli_option global_options[] = {
     {"policy-path", 0, CLI_TEXT, NULL, "PATH",
      "publish the policy of every route as JSON at this path"},
     {"problem-base", 0, CLI_TEXT, NULL, "URL",
-     "what the type of a problem begins with: the address of your own pages "
-     "about problems, which ends with / or # (default /.idem/problems/, where "
-     "the gateway has its pages)"},
+     "the type of a problem begins with this: the address of your own pages "
+     "about problems, with / or # at its end (default /.idem/problems/, the "
+     "pages of the gateway)"},
     HEADING("Running it:"),
     {"access-log", 0, CLI_TEXT, NULL, "FILE",
      "write one line per request, with idem's verdict (default: no log)"},

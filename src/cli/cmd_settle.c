@@ -218,8 +218,8 @@ cli_settle(int argc, char **argv)
             "run it. If it is running, nothing changes: \"busy\" (11). If it "
             "is in \"doubt\" (12), --as succeeded or --as failed decides it, "
             "which needs the right to operate. If it was done, its result is "
-            "printed. Without SCOPE ID, all doubts that match --scope, --older "
-            "or --all are settled after a question; idem doubts lists them.",
+            "printed. Without SCOPE ID, it asks you, then settles all doubts "
+            "that match --scope, --older or --all; idem doubts lists them.",
         .options = options,
         .min_args = 0,
         .max_args = 2,

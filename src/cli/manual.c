@@ -105,16 +105,17 @@ static const struct file {
      "idem serve reads the file that --config or the variable IDEM_CONFIG "
      "names. The package's service reads /etc/idem/idem.conf.\n\n"
      "A line is name = value. A line that begins with # is a comment, and so "
-     "is the rest of a line behind a blank and #. A name may be given once. "
-     "Flags outrank variables (IDEM_MAX_CLIENTS for max-clients), variables "
-     "outrank the file.\n\n"
+     "is the rest of a line after a space and #. A name may be given once. "
+     "Flags override variables (IDEM_MAX_CLIENTS for max-clients), and "
+     "variables override the file.\n\n"
      "A time has a unit: 1500ms, 30s, 5m, 24h, 7d. A size may have one: 4096, "
      "64k, 1m, 2g.\n\n"
-     "idem serve --config FILE --check says whether a file is right.",
+     "idem serve --config FILE --check checks a file.",
      "The file of the option credentials has a line for each name: name, "
      "secret, right (monitor, view, use or operate), then the scopes that it "
-     "may touch, none for all. {blake2b} and 64 digits stand for the hash of a "
-     "secret, cert:NAME for a client certificate. The file must not be "
+     "may use; without scopes it may use all. Instead of a secret, {blake2b} "
+     "and 64 hex digits give its hash, and cert:NAME names a client "
+     "certificate. The file must not be "
      "readable "
      "by others.",
      "store = journal:/var/lib/idem\nsocket = /run/idem/idem.sock\n"
@@ -124,16 +125,16 @@ static const struct file {
      "idem gateway reads the file that --config names. The package's service "
      "idem-gateway@NAME reads /etc/idem/gateway-NAME.conf.\n\n"
      "A line is name = value. A line that begins with # is a comment. A line "
-     "[route PATH] begins a section: what follows holds for the requests below "
-     "that path. What stands before the first section holds for every route "
-     "that does not say otherwise. Flags outrank the file. SIGHUP reads it "
-     "again; what concerns the engine (store, socket, http, credentials, "
-     "folder) takes a restart.\n\n"
+     "[route PATH] begins a section: the lines after it apply to requests "
+     "below that path. Lines before the first section apply to every route "
+     "that does not override them. Flags override the file. SIGHUP makes the "
+     "gateway read it again; a change of an engine option (store, socket, "
+     "http, credentials, folder) requires a restart.\n\n"
      "A time has a unit: 1500ms, 30s, 5m, 24h, 7d. A size may have one: 4096, "
      "64k, 1m, 2g. An option that is a flag of the command line is on or "
      "off.\n\n"
-     "idem gateway --config FILE --print-config shows the nginx configuration "
-     "that it becomes.",
+     "idem gateway --config FILE --print-config prints the nginx configuration "
+     "that the gateway makes from it.",
      NULL,
      "upstream = http://127.0.0.1:9000\nlisten = 0.0.0.0:443\n\n"
      "[route /orders]\nmode = strict\nrequired = on\nwait = 10s"},

@@ -172,7 +172,8 @@ cli_list(struct idem_engine *engine, const struct idem_filter *filter,
         return idem_scan(engine, filter, cursor, count, each, arg, err);
     if (filter->state != 0 && filter->state != IDEM_STATE_EXECUTING)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "only what is executing can be in doubt");
+                          "only records that are executing can be in doubt: "
+                          "leave --state out");
     idem__stats(engine, &stats);
     doubts.now_ms = stats.now_ms;
     executing.doubt = false;

@@ -396,7 +396,8 @@ tell_letter(struct idem_consumer *c, const struct delivery *d)
                         ? '?'
                         : d->reason[i];
     reason[i] = 0;
-    snprintf(others, sizeof(others), " (%llu letters were not told of before)",
+    snprintf(others, sizeof(others),
+             " (%llu messages before it were not logged)",
              (unsigned long long)c->untold);
     idem__log(&c->log, IDEM_LOG_WARNING, "a message goes to %s: %s%s",
               d->fate == FATE_DOUBT ? c->source->doubt : c->source->dead_letter,
@@ -555,8 +556,8 @@ wind_up(struct idem_consumer *c, bool connected)
             status = conclude(c, take_done(c), connected, &err);
         if (status != IDEM_OK && connected) {
             idem__log(&c->log, IDEM_LOG_WARNING,
-                      "%s; what was handled is acknowledged when it comes "
-                      "again",
+                      "%s; messages that were handled are acknowledged when "
+                      "the broker delivers them again",
                       err.text);
             connected = false;
             status = IDEM_OK;

@@ -286,9 +286,9 @@ accept(struct idem_engine *engine)
     epoch->lost_to = engine->now.late_us;
     atomic_store(&engine->rolled_back, false);
     idem__log(&engine->store_options, IDEM_LOG_WARNING,
-              "the loss is accepted: what this server remembers to have begun "
-              "comes into doubt when it is asked for again; what was begun "
-              "elsewhere in the lost time may run again");
+              "the loss is accepted: a request that this server started in the "
+              "lost time comes into doubt when a client repeats it; a request "
+              "that another server started may run again");
 }
 
 /* ---- the interface ----------------------------------------------------- */

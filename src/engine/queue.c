@@ -309,10 +309,10 @@ need_fingerprint(const struct idem_engine *engine, const struct idem_op *op,
     if (!scopes || op->verb != IDEM_BEGIN || op->fingerprint ||
         !is_among(op->scope, scopes))
         return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_INVALID,
-                      "scope \"%.*s\" requires a fingerprint: send one over "
-                      "what is asked for",
-                      (int)op->scope.len, (const char *)op->scope.data);
+    return idem__fail(
+        err, IDEM_ERR_INVALID,
+        "scope \"%.*s\" requires a fingerprint: send a hash of the request",
+        (int)op->scope.len, (const char *)op->scope.data);
 }
 
 /* A store that may lose records cannot promise that a request never runs

@@ -235,8 +235,8 @@ look_fails(struct idem_engine *engine, enum idem_status status,
     quota->looking = false;
     if (!quota->blind)
         idem__log(&engine->store_options, IDEM_LOG_WARNING,
-                  "the records of scopes cannot be counted: %s; scope-records "
-                  "and scope-bytes refuse nobody until they can",
+                  "the records of scopes cannot be counted: %s; until they "
+                  "can, scope-records and scope-bytes have no effect",
                   err->text);
     quota->blind = true;
 }

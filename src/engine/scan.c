@@ -131,8 +131,8 @@ idem__waiters_submit(struct idem_engine *engine, size_t count,
 
     if (!engine->store) /* the server has them */
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                          "who waits for a lock is known to the server that "
-                          "has the store");
+                          "only the server that has the store open knows which "
+                          "callers wait for a lock");
     scan = calloc(1, sizeof(*scan));
     if (!scan)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");

@@ -88,8 +88,8 @@ check_nonce(const struct idem_op *op, struct idem_error *err)
     /* Two operations with the same nonce count as the same caller. */
     if (op->nonce && memcmp(op->nonce, zeros, IDEM_NONCE_LEN) == 0)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "a nonce of zeros tells nobody apart: give %d random "
-                          "bytes, or none",
+                          "a nonce of zeros does not tell callers apart: give "
+                          "%d random bytes, or none",
                           IDEM_NONCE_LEN);
     return IDEM_OK;
 }

@@ -207,7 +207,9 @@ read_cursor(struct idem_bytes text, struct idem_cursor *into,
 {
     if (text.len == 0 || text.len >= sizeof(into->text) ||
         memchr(text.data, '\0', text.len))
-        return wrong(err, "the cursor is 0, or what the last SCAN gave");
+        return wrong(
+            err,
+            "the cursor must be 0 or the one in the reply to the last SCAN");
     memcpy(into->text, text.data, text.len);
     into->text[text.len] = '\0';
     return IDEM_OK;

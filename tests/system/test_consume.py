@@ -937,7 +937,7 @@ def test_a_stop_puts_back_at_once_what_nobody_has_begun(broker):
                     assert first.process.wait(20) == 0
                     assert second.stop() == 0
                     outputs = [json.loads(p.output().splitlines()[-1]) for p in (first, second)]
-                assert "acknowledged when it comes again" not in first.output()
+                assert "acknowledged when the broker delivers them again" not in first.output()
         finally:
             store.stop()
         assert sorted(done()) == sorted(ids)

@@ -203,12 +203,12 @@ ngx_http_idem_check_upstream(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
     if (u->ignore_client_abort != 1) {
         needs = "ignore_client_abort";
         value = "on";
-        why = "a client that leaves must not stop what has begun";
+        why = "a request that has begun must go on if its client leaves";
 
     } else if (ngx_http_idem_sends_again(u, conf->methods)) {
         needs = "next_upstream";
         value = "off";
-        why = "once a byte was sent there is no second attempt";
+        why = "a request of which a byte was sent must not be sent again";
 
     } else {
         return NGX_CONF_OK;

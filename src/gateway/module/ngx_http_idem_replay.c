@@ -176,8 +176,9 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
                       "idem: a stored answer cannot be replayed: %s", flaw);
         return ngx_http_idem_send_problem(r, ctx->conf,
                                           &ngx_http_idem_not_replayable,
-                                          "The request was done before. What "
-                                          "is stored is not an HTTP answer.",
+                                          "The request was done before. Its "
+                                          "stored result is not an HTTP "
+                                          "response.",
                                           0);
     }
 

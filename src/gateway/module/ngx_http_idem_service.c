@@ -306,10 +306,10 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 
     if (rc == NGX_OK) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idem: the service's answer has neither Content-Length "
-                      "nor another end than that of the connection, so nobody "
-                      "knows whether it is whole; have the service say it, "
-                      "use \"proxy_http_version 1.1\", or allow it with "
+                      "idem: the service's answer has no Content-Length and "
+                      "ends with the connection, so it may be incomplete; "
+                      "make the service send a length, use "
+                      "\"proxy_http_version 1.1\", or accept such answers with "
                       "\"idem_close_delimited on\" (idem gateway: "
                       "--close-delimited)");
 

@@ -113,8 +113,8 @@ gateway_source_check(struct idem_bytes text, enum gateway_source_use use,
     }
     if (kind == GATEWAY_SOURCE_CONST && memchr(rest.data, '$', rest.len)) {
         snprintf(flaw, GATEWAY_SOURCE_FLAW_MAX,
-                 "\"%.*s\": what follows const: is taken as it is; leave "
-                 "const: out to use a $variable",
+                 "\"%.*s\": const: takes a fixed text; leave const: out to use "
+                 "a $variable",
                  shown, word);
         return false;
     }

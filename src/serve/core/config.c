@@ -88,9 +88,9 @@ static const struct option options[] = {
       "log out console users after this time without a click (default 30m)"},
      RANGE(TIME, console_idle_ms, HOUR / 2, 1000, 12 * HOUR)},
     {{"problem-base", "URL",
-      "what the type of a problem begins with: the address of your own pages "
-      "about problems, which ends with / or # (default /problems/, where this "
-      "server has its pages)"},
+      "the type of a problem begins with this: the address of your own pages "
+      "about problems, with / or # at its end (default /problems/, the pages "
+      "of this server)"},
      PLAIN(TEXT, problem_base)},
     {{"gateway-figures", "FILE",
       "the file with the counters of an nginx on this machine (its "
@@ -105,8 +105,9 @@ static const struct option options[] = {
       "(*.prom), for the console"},
      PLAIN(TEXT, consumers)},
     {{"audit", "FILE",
-      "what operators did, a line of JSON each; none for no file (default: "
-      "audit.jsonl in the journal's folder, no file on other stores)"},
+      "write each action of an operator to this file, a line of JSON each; "
+      "none for no file (default: audit.jsonl in the journal's folder, no file "
+      "on other stores)"},
      PLAIN(TEXT, audit)},
     {{"audit-size", "SIZE",
       "start a new audit file at this size, and keep one old file (default "
@@ -119,36 +120,37 @@ static const struct option options[] = {
       "the shortest time between two such reports (default 10s)"},
      RANGE(TIME, on_doubt_every_ms, 10000, 100, 24 * HOUR)},
     {{"require-reason", NULL,
-      "refuse what operators do (FORGET, SETTLE AS, ROLLBACK) without a "
+      "refuse actions of operators (FORGET, SETTLE AS, ROLLBACK) without a "
       "reason"},
      PLAIN(YES_NO, require_reason)},
     {{"second-person", NULL,
-      "do what operators ask (FORGET, SETTLE AS) when a second one asks for "
-      "the same; needs credentials"},
+      "do an action of an operator (FORGET, SETTLE AS) only when a second "
+      "operator asks for the same; needs credentials"},
      PLAIN(YES_NO, second_person)},
-    {{"max-clients", "N", "RESP connections (default 10000)"},
+    {{"max-clients", "N", "at most this many RESP connections (default 10000)"},
      RANGE(NUMBER, max_clients, 10000, 1, 1000000)},
-    {{"max-result", "SIZE", "one stored result (default 1m)"},
+    {{"max-result", "SIZE", "largest stored result (default 1m)"},
      RANGE(SIZE, max_result, IDEM_RESULT_DEFAULT_MAX, 1, IDEM_RESULT_MAX)},
-    {{"max-command", "SIZE", "one command (default: max-result and 64k)"},
+    {{"max-command", "SIZE", "largest command (default: max-result and 64k)"},
      RANGE(SIZE, max_command, 0, 0, IDEM_RESULT_MAX + MIB)},
     {{"max-output", "SIZE",
-      "replies that one client has not read (default "
-      "32m)"},
+      "most bytes of replies that one client has not read (default 32m)"},
      RANGE(SIZE, max_output, 32 * MIB, 65536, 1024 * MIB)},
     {{"max-buffered", "SIZE",
-      "bytes buffered for all clients, in both directions (default 512m)"},
+      "most bytes buffered for all clients, in both directions (default 512m)"},
      RANGE(SIZE, max_buffered, 512 * MIB, MIB, 1024 * 1024 * MIB)},
-    {{"max-queue", "N", "operations waiting for the engine (default 65536)"},
+    {{"max-queue", "N",
+      "most operations that wait for the engine (default 65536)"},
      RANGE(NUMBER, max_queue, 0, 0, 10000000)},
-    {{"max-batch", "N", "operations in one commit (default 1024)"},
+    {{"max-batch", "N", "most operations in one commit (default 1024)"},
      RANGE(NUMBER, max_batch, 0, 0, 100000)},
-    {{"max-parked", "N", "duplicates that wait (default 65536)"},
+    {{"max-parked", "N", "most duplicates that wait (default 65536)"},
      RANGE(NUMBER, max_parked, 0, 0, 10000000)},
-    {{"max-parked-key", "N", "duplicates that wait for one key (default 1024)"},
+    {{"max-parked-key", "N",
+      "most duplicates that wait for one key (default 1024)"},
      RANGE(NUMBER, max_parked_key, 0, 0, 10000000)},
     {{"max-parked-scope", "N",
-      "duplicates that wait in one scope (default 16384)"},
+      "most duplicates that wait in one scope (default 16384)"},
      RANGE(NUMBER, max_parked_scope, 0, 0, 10000000)},
     {{"epoch-file", "FILE",
       "detect a store that went back to an older state, by a mark in the store "
@@ -159,8 +161,8 @@ static const struct option options[] = {
       "this server knows to be lost come into doubt, others may run again"},
      PLAIN(YES_NO, accept_rollback)},
     {{"require-fingerprint", "SCOPES",
-      "refuse a BEGIN without a fingerprint in these scopes: names with "
-      "commas, * at the end of one for all that begin so"},
+      "refuse a BEGIN without a fingerprint in these scopes: names with commas "
+      "between them; shop* means all scopes that begin with shop"},
      PLAIN(TEXT, require_fingerprint)},
     {{"scope-rate", "N",
       "requests a second that one scope may send (BEGIN, LOCK, ISSUE, REDEEM, "
@@ -190,8 +192,8 @@ static const struct option options[] = {
       "(default: all)"},
      PLAIN(IDS, ids)},
     {{"segment-step", "N",
-      "ids of a segment fetched at once, at first; 1: those that are asked "
-      "for, none ahead (default 1000)"},
+      "how many ids of a segment to fetch at once, at first (default 1000); 1: "
+      "fetch none ahead"},
      PLAIN(IDS, ids)},
     {{"segment-step-max", "N",
       "how far the step may grow under load (default 1073741824)"},
@@ -200,8 +202,8 @@ static const struct option options[] = {
       "close a client that sends nothing for this time; 0: never (default)"},
      RANGE(TIME, idle_ms, 0, 0, 24 * HOUR)},
     {{"stall-timeout", "TIME",
-      "close a client that leaves a command half "
-      "sent or replies unread (default 30s)"},
+      "close a client that stops in the middle of a command, or does not read "
+      "its replies (default 30s)"},
      RANGE(TIME, stall_ms, 30000, 100, 24 * HOUR)},
     {{"drain-timeout", "TIME",
       "how long running operations may take after SIGTERM (default 5s)"},

@@ -355,7 +355,8 @@ http_metrics(struct http *http, struct idem_buf *out)
     bool ok;
 
     idem__stats(server->engine, &stats);
-    ok = http_put_head(out, "idem_build_info", "gauge", "What is running.") &&
+    ok = http_put_head(out, "idem_build_info", "gauge",
+                       "The version of idem that is running.") &&
          idem_buf_printf(out, "idem_build_info{version=\"%s\"} 1\n",
                          IDEM_VERSION) &&
          add_process(out, server->metrics) && add_verdicts(out, &stats) &&

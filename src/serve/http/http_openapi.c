@@ -108,45 +108,48 @@ static const struct {
     {"finished", OUTCOME_VALUES, "this fence already finished differently"},
     {"stale", "", "this fence does not hold the record"},
     {"settled", "state:s expires:i", "the outcome is fixed now"},
-    {"record", "record:r", "here it is"},
+    {"record", "record:r", "the record"},
     {"absent", "", "there is no such record"},
     {"issued", "token:s tokens:S expires:i", "the tokens exist now"},
-    {"redeemed", "token:s?", "the token was yours, once; a fresh one if asked"},
+    {"redeemed", "token:s?",
+     "this call used the token; token is the new one, with next"},
     {"duplicate", "", "redeemed before"},
     {"unknown", "", "no such token"},
     {"ids", "ids:S", "new ids"},
     {"records", "cursor:s records:R", "a part of the listing"},
-    {"entries", "entries:E", "what operators did, oldest first"},
+    {"entries", "entries:E", "actions of operators, oldest first"},
     {"doubts", "count:i looked:b records:R",
-     "the oldest doubts, and how many there are; looked is false before the "
-     "store was looked through for the first time"},
+     "the oldest doubts, and how many there are; looked is false until the "
+     "first scan of the store has ended"},
     {"proposals", "proposals:O",
-     "what waits for a second operator, oldest first; results are left out for "
-     "those who may not see them"},
+     "actions that wait for a second operator, oldest first; without results "
+     "if the credential may not read them"},
     {"explained", "kind:s time:i worker:i sequence:i ends:i version:i",
-     "what the id is made of; -1: an id of this kind has none"},
+     "the parts of the id; -1: an id of this kind does not have this part"},
     {"stats", "names:S samples:N facts:o",
      "names has the name of each number in a row of samples; null: unknown"},
     {"routes", "routes:O figures:O",
-     "what holds on each route, and the gateway's counters by route"},
+     "the policy of each route, and the gateway's counters by route"},
     {"consumers", "watched:b consumers:O",
-     "what each consumer wrote last; watched is false: the server was started "
-     "without --consumers"},
+     "the last report of each consumer; watched is false if the server was "
+     "started without --consumers"},
     {"waiters", "count:i waiters:O",
-     "those of one lock in their order; count is how many there are"},
+     "the waiting callers of each lock, in their order; count is the number of "
+     "all"},
     {"segments", "segments:O",
-     "left of the range in use and spare of the next one need no store; given "
-     "counts since the name is in memory"},
+     "left: ids of the current range; spare: ids of the next range; both need "
+     "no store. given: ids since this name is in memory"},
     {"schemes", "schemes:O",
-     "of the playground: actions are what a client can do, breaks are those "
-     "where the unprotected scheme goes wrong"},
+     "schemes of the playground. actions: the actions of a client; breaks: "
+     "those with which the unprotected scheme fails"},
     {"played",
      "scheme:s action:s protected:b actors:S messages:O replies:o tables:O "
      "records:R effects:i wanted:i wrong:b",
-     "what happened in the sandbox; wrong: it was not done as often as wanted"},
+     "the events in the sandbox; wrong: the work was not done as often as "
+     "wanted"},
     {"session",
      "login:b name:s cookie:b rights:S reason:b playground:b version:s",
-     "login: credentials are needed; name is empty: nobody is logged in"},
+     "login: credentials are required; name is empty if no user is logged in"},
 };
 
 #define RECORD_VALUES                                                          \
@@ -537,8 +540,8 @@ http_openapi(const char *base, bool console)
 
     set(&make, info, "version", json_string(IDEM_VERSION));
     set(&make, info, "description",
-        json_string("A request may arrive many times. What it does happens "
-                    "once, and everyone who asked gets the same answer."));
+        json_string("Run each request once, however often it arrives; every "
+                    "duplicate gets the same response."));
     append(&make, security, json_object()); /* without a login */
     append(&make, security, set(&make, json_object(), "basic", json_array()));
     append(&make, security, set(&make, json_object(), "bearer", json_array()));

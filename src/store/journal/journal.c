@@ -219,10 +219,11 @@ add_entry(struct journal *self, struct idem_swap *swap, uint64_t tag,
 
     item.claim = is_claim(swap, slot);
     if (item.claim && self->full)
-        return idem__fail(err, IDEM_ERR_FULL,
-                          "journal: %.100s: the disk is full: only what was "
-                          "claimed before can be finished. Make room there",
-                          self->dir);
+        return idem__fail(
+            err, IDEM_ERR_FULL,
+            "journal: %.100s: the disk is full: only requests that were "
+            "claimed before can be finished. Make room there",
+            self->dir);
     item.head.kind = record ? ENTRY_RECORD : ENTRY_DELETE;
     item.head.prev = swap->expected;
     memcpy(item.head.key, swap->key, IDEM_KEY_LEN);

@@ -395,8 +395,8 @@ idem__segment_prepare(struct journal *self)
         self->full = true;
         idem__log(&self->base.options, IDEM_LOG_ALARM,
                   "journal: %s: the disk is full: new claims are refused, "
-                  "replays go on, what was claimed can be finished. Make room; "
-                  "nothing has to be restarted",
+                  "replays go on, claimed requests can be finished. Make room; "
+                  "a restart is not necessary",
                   self->dir);
     } else if (!error && self->full && idem__helper_ready(self)) {
         self->full = false;

@@ -332,8 +332,8 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
     self->base.max_record = max_record(self->packet_max);
     if (self->unsafe[0])
         idem__log(&store->options, IDEM_LOG_WARNING,
-                  "mysql: unsafe=%s: a power cut or a failover may undo what "
-                  "was answered",
+                  "mysql: unsafe=%s: a power cut or a failover may lose "
+                  "acknowledged records",
                   self->unsafe);
     return IDEM_OK;
 }

@@ -333,9 +333,10 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
     if (status == IDEM_OK)
         status = idem__postgres_connect(self, err);
     if (status == IDEM_OK && self->unsafe[0])
-        idem__log(&store->options, IDEM_LOG_WARNING,
-                  "postgres: unsafe=%s: a power cut may undo what was answered",
-                  self->unsafe);
+        idem__log(
+            &store->options, IDEM_LOG_WARNING,
+            "postgres: unsafe=%s: a power cut may lose acknowledged records",
+            self->unsafe);
     return status;
 }
 

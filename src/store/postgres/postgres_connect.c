@@ -285,8 +285,8 @@ idem__postgres_judge(struct postgres_store *self, const PGresult *row,
             !given_up(self, settings[i]))
             return idem__fail(
                 err, IDEM_ERR_UNSUPPORTED,
-                "postgres: %s is %s, so a power cut or a failover loses or "
-                "damages what was committed: turn it on, or give that up with "
+                "postgres: %s is %s, so a power cut or a failover can lose or "
+                "damage committed records: turn it on, or accept that with "
                 "unsafe=%s in the URL",
                 settings[i], value, settings[i]);
     }

@@ -345,7 +345,7 @@ on_swapped(struct batch *batch, size_t i, bool stored)
     }
     blame(batch, IDEM_ERR_FULL,
           "redis %s:%d: %lld of maxmemory's %lld bytes are used, so it takes "
-          "no new records; raise maxmemory or delete what is not needed",
+          "no new records; raise maxmemory, or delete data of other programs",
           via->host, via->port, (long long)via->facts.used_memory,
           (long long)via->facts.max_memory);
     end(batch, i, IDEM_SWAP_NOT_STORED);

@@ -119,8 +119,8 @@ judge_fsync(const struct redis_settings *settings,
     if (strcmp(facts->fsync, "everysec") == 0 && settings->accept_everysec)
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                      "redis: appendfsync is %s: a power cut forgets what was "
-                      "answered; set always%s",
+                      "redis: appendfsync is %s: a power cut loses "
+                      "acknowledged records; set always%s",
                       facts->fsync,
                       strcmp(facts->fsync, "everysec") == 0
                           ? ", or accept to lose up to 2 s with "
