@@ -474,6 +474,61 @@ a_row_that_somebody_locked_is_busy(void **state)
     assert_verdict(reply, IDEM_V_STARTED);
     rig_close(&rig);
 }
+
+/* ---- what goes into a batch ------------------------------------------- */
+
+/* How many crowds a batch of `limit` takes, and how many jobs after them. */
+static void
+fill(size_t limit, size_t *crowds, size_t *jobs)
+{
+    static struct idem_engine engine;
+    static struct idem__crowd crowd[32];
+    static struct idem__job job[32];
+
+    memset(&engine, 0, sizeof(engine));
+    memset(crowd, 0, sizeof(crowd));
+    memset(job, 0, sizeof(job));
+    engine.options.max_batch = (uint32_t)limit;
+    assert_true(idem__batch_open(&engine));
+    for (*crowds = 0; idem__batch_add_crowd(&engine, &crowd[*crowds]);)
+        assert_true(crowd[(*crowds)++].looks);
+    assert_false(crowd[*crowds].looks);
+    for (*jobs = 0; idem__batch_add_job(&engine, &job[*jobs]);)
+        ++*jobs;
+    assert_int_equal(engine.batch.entry_count, *crowds + *jobs);
+    idem__batch_close(&engine);
+}
+
+static void
+who_waits_takes_half_of_a_batch_at_most(void **state)
+{
+    size_t crowds, jobs;
+
+    (void)state;
+    for (size_t limit = 1; limit <= 24; limit++) {
+        fill(limit, &crowds, &jobs);
+        assert_int_equal(crowds, limit - limit / 2);
+        assert_int_equal(jobs, limit / 2);
+    }
+}
+
+static void
+a_batch_takes_no_more_once_it_has_over_16_mib(void **state)
+{
+    static struct idem_engine engine;
+    struct idem__job large = {0}, byte = {0}, more = {0};
+
+    (void)state;
+    engine.options.max_batch = 8;
+    assert_true(idem__batch_open(&engine));
+    large.item.bytes = (size_t)16 << 20;
+    byte.item.bytes = 1;
+    assert_true(idem__batch_add_job(&engine, &large));
+    assert_true(idem__batch_add_job(&engine, &byte));
+    assert_false(idem__batch_add_job(&engine, &more));
+    idem__batch_close(&engine);
+}
+
 int
 main(void)
 {
@@ -498,6 +553,8 @@ main(void)
             a_duplicate_behind_another_engine_is_woken_by_looking_again),
         cmocka_unit_test(a_row_that_is_locked_for_a_moment_is_waited_for),
         cmocka_unit_test(a_row_that_somebody_locked_is_busy),
+        cmocka_unit_test(who_waits_takes_half_of_a_batch_at_most),
+        cmocka_unit_test(a_batch_takes_no_more_once_it_has_over_16_mib),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

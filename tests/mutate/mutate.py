@@ -46,7 +46,7 @@ JOURNAL = ["src/store/journal/%s_test" % name
 # file: the tests that know it, the quickest first
 TESTS = {
     "src/record/step.c": ["src/record/step_test", "src/record/lives_test", "src/engine/engine_test", "src/engine/time_test", SIMULATE],
-    **{"src/engine/%s.c" % name: [*ENGINE, "tests/c/sweep_test", SIMULATE] for name in ("batch", "group", "time")},
+    **{"src/engine/%s.c" % name: [*ENGINE, "tests/c/sweep_test", SIMULATE] for name in ("batch", "group", "commit", "time")},
     **{"src/store/journal/%s.c" % name: [*JOURNAL, SIMULATE] for name in ("recover", "saved", "walk")},
 }
 ARGUMENTS = {SIMULATE: ["--seed", "1", "--runs", "20", "--quick"]}
@@ -71,7 +71,7 @@ def survivors():
         lines = [line for line in block.splitlines() if not line.startswith("#")]
         if not lines:
             continue
-        m = re.fullmatch(r"(\S+) (\w+)\n- (.*)\n((?:\+ .*\n)+)(.*)", "\n".join(lines), re.S)
+        m = re.fullmatch(r"(\S+) (\w+)\n- ([^\n]*)\n((?:\+ [^\n]*\n)+)(.*)", "\n".join(lines), re.S)
         if not m:
             sys.exit("mutate: survivors.txt: this is no entry:\n" + block)
         for after in re.findall(r"^\+ (.*)$", m.group(4), re.M):
