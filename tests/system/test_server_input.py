@@ -1,4 +1,4 @@
-"""idem serve and bad input: malformed RESP, limits, slow and silent clients, credentials and rights."""
+"""idem serve and bad input: malformed RESP, limits, slow and silent clients, credentials and rights. Waits more than it works."""
 import contextlib
 import hashlib
 import http.client
