@@ -1,4 +1,5 @@
-"""The Python client beyond the conformance scenarios: decorators, asyncio, WSGI and ASGI, transactions, and the code of its page."""
+"""The Python client beyond the conformance scenarios: decorators, asyncio, WSGI and ASGI, transactions, and the code of its page.
+Waits more than it works."""
 import asyncio
 import concurrent.futures
 import contextlib
