@@ -45,6 +45,17 @@ def test_the_page_describes_every_problem_as_it_is():
     assert len(table()) > 30 and described() == table()
 
 
+@pytest.mark.parametrize("path", ["node/src/answer.js", "go/answer.go", "java/src/main/java/idem/Problem.java", "python/idem/web.py",
+                                  "php/src/HttpAnswer.php"])
+def test_the_middlewares_have_the_same_titles(path):
+    code = text("src/base/problem.h").replace("\\\n", " ")
+    titles = dict(re.findall(r'X\(\w+,\s+"([a-z-]+)",\s+\d+,\s+\w+,\s+[01],\s+"([^"]+)"\)', code))
+    rows = re.findall(r"""^\s*["']?([A-Za-z_-]+)["']?\W{1,6}\d{3}, ["'][a-z ]+["'], \w+,\s*("[^"]+"|'[^']+')""", text("clients/" + path), re.M)
+    assert len(rows) >= 12
+    for name, title in rows:
+        assert title[1:-1] == titles[name.lower().replace("_", "-")], name
+
+
 @pytest.mark.parametrize("page", ["docs/problems.md", "docs/clients.md"])
 def test_the_pages_list_every_class(page):
     listed = re.findall(r"^\| \**([a-z ]+?)\** \|", text(page), re.M)

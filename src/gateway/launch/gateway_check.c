@@ -6,6 +6,7 @@
 
 #include "../../serve/http/problem_page.h"
 #include "../module/times.h"
+#include "nginx_conf.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -34,11 +35,29 @@ is_address(const char *text, size_t len)
     return number > 0 && number < 65536;
 }
 
+/* Is the address, which is `len` bytes long, in the list before it? */
+static bool
+is_repeated(const char *list, const char *address, size_t len)
+{
+    for (; list < address; list += strcspn(list, ",") + 1)
+        if (strcspn(list, ",") == len && memcmp(list, address, len) == 0)
+            return true;
+    return false;
+}
+
 static enum idem_status
 check_listen(const char *listen, struct idem_error *err)
 {
+    const char *all = listen;
+
     for (;;) {
         size_t len = strcspn(listen, ",");
+
+        if (is_repeated(all, listen, len))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "listen: \"%.*s\" is there twice; remove one of "
+                              "them",
+                              (int)len, listen);
 
         if (!is_address(listen, len))
             return idem__fail(err, IDEM_ERR_INVALID,
@@ -142,6 +161,25 @@ check_fail_open(const struct gateway_config *config,
                       route->path);
 }
 
+static enum idem_status
+check_verify(const struct gateway_config *config,
+             const struct gateway_route *route, struct idem_error *err)
+{
+    const char *verify = gateway_value(config, route, "verify");
+    const char *url = route->upstream ? route->upstream : config->base.upstream;
+    const char *auth = gateway_auth_of(config, route);
+
+    if (!verify || strcmp(verify, "on") != 0 ||
+        gateway_value(config, route, "ca") ||
+        (strncmp(url, "https:", 6) != 0 &&
+         (!auth || strncmp(auth, "https:", 6) != 0)))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "the route %s: --verify needs --ca FILE, for instance "
+                      "/etc/ssl/certs/ca-certificates.crt",
+                      route->path);
+}
+
 /* 50r/s or 30r/m */
 static enum idem_status
 check_rate(const char *name, const char *rate, struct idem_error *err)
@@ -185,6 +223,8 @@ check_routes(struct gateway_config *config, struct idem_error *err)
             status = check_times(config, route, err);
         if (status == IDEM_OK)
             status = check_fail_open(config, route, err);
+        if (status == IDEM_OK)
+            status = check_verify(config, route, err);
         if (status != IDEM_OK)
             return status;
         for (size_t j = 0; j < i; j++) {
