@@ -1,6 +1,5 @@
 """The SQL stores on real servers: the contract, the model, two servers on one store, and what breaks."""
 import contextlib
-import itertools
 import os
 import re
 import shutil
