@@ -98,13 +98,9 @@ static void
 print_doubt(const struct list *list, const struct idem_record *r)
 {
     char age[CLI_AGE_LEN], time[CLI_TIME_LEN];
-    json_t *json;
 
     if (cli_json) {
-        json = cli_json_record(r, true, false);
-        json_object_set_new(json, "doubt_ms",
-                            json_integer(list->now_ms - r->lease_until));
-        cli_json_print(json);
+        cli_json_print(cli_json_listed(r, list->now_ms));
         return;
     }
     cli_age(list->now_ms - r->lease_until, age);

@@ -150,7 +150,7 @@ refuse(const struct run *run, const struct idem_answer *answer)
     const char *reason = reasons[answer->verdict];
 
     if (cli_json)
-        cli_print_answer(answer, NULL);
+        cli_print_answer(answer, NULL, NULL);
     fprintf(stderr, "idem: %s %s %s\n", run->scope, run->id,
             reason ? reason : idem_verdict_name(answer->verdict));
     return cli_exit_verdict(answer->verdict);

@@ -27,9 +27,7 @@ struct scan {
 static void
 print_row(const struct scan *s, const struct idem_record *r)
 {
-    bool doubt = r->state == IDEM_STATE_EXECUTING &&
-                 r->type != IDEM_TYPE_LOCK && r->mode == IDEM_STRICT &&
-                 r->lease_until <= s->now_ms;
+    bool doubt = cli_doubt_ms(r, s->now_ms) >= 0;
     char age[CLI_AGE_LEN];
 
     cli_progress(NULL);
@@ -70,7 +68,7 @@ print_one(void *arg, const struct idem_record *r)
     s->printed++;
     cli_progress(NULL);
     if (cli_json) {
-        cli_json_print(cli_json_record(r, true, false));
+        cli_json_print(cli_json_listed(r, s->now_ms));
         return true;
     }
     if (cli_is_terminal())

@@ -214,8 +214,10 @@ cli_settle(int argc, char **argv)
                  "[options]",
         .about =
             "Decide the outcome of a request for good. If it was never "
-            "started, it is recorded as failed, so that a late begin cannot "
-            "run it. If it is running, nothing changes: \"busy\" (11). If it "
+            "started, this outcome is stored for it too (without --as: "
+            "failed), so that a late begin cannot run it; a note on standard "
+            "error says so, and --fence prevents it. If it is running, nothing "
+            "changes: \"busy\" (11). If it "
             "is in \"doubt\" (12), --as succeeded or --as failed decides it, "
             "which needs the right to operate. If it was done, its result is "
             "printed. Without SCOPE ID, it asks you, then settles all doubts "

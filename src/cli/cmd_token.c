@@ -129,7 +129,7 @@ redeem_next(const struct cli_verb *verb, const struct idem_op *op)
         code = cli_fail(&err);
     } else if (answer.verdict != IDEM_V_REDEEMED) {
         code = cli_exit_verdict(answer.verdict);
-        cli_print_answer(&answer, verb->print);
+        cli_print_answer(&answer, NULL, verb->print);
     } else if (answer.record->id.len == 0) {
         code = cli_error(IDEM_ERR_UNAVAILABLE,
                          "the token was used, but no new token could be "

@@ -14,7 +14,8 @@ static const struct {
     {"finish", "idem finish shop order-7 $fence succeeded '{\"order\":7}'"},
     {"release", "idem release shop order-7 $fence"},
     {"renew", "idem renew shop order-7 $fence 30s"},
-    {"settle", "idem settle shop order-7\n"
+    {"settle", "idem settle shop order-7 --as succeeded --result paid "
+               "--reason 'ticket 4711'\n"
                "idem settle shop order-7 --as failed --reason 'no payment'"},
     {"get", "idem get shop order-7\nidem get shop order-7 --print result"},
     {"forget", "idem forget shop order-7"},

@@ -7,16 +7,12 @@
 #include "../base/units.h"
 #include "../serve/core/rights.h"
 
-#include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* A result on a terminal is cut at this length; --print result prints all of
- * it. */
-#define SHOWN_MAX 4096
 /* Without a server, SETTLE watches an ended lease for at most this long, and a
  * little longer than the lease. */
 #define WATCH_MOST_MS 61000
@@ -94,166 +90,6 @@ cli_check_time(const char *option, const int64_t *ms)
     return *ms == 0 ? cli_usage_error("%s 0 makes no sense: give at least 1ms",
                                       option)
                     : -1;
-}
-
-/* ---- printing --------------------------------------------------------- */
-
-static bool
-shows_record(enum idem_verdict verdict)
-{
-    return verdict != IDEM_V_MISMATCH && verdict != IDEM_V_STALE &&
-           verdict != IDEM_V_ABSENT && verdict != IDEM_V_DUPLICATE &&
-           verdict != IDEM_V_UNKNOWN && verdict != IDEM_V_BUSY &&
-           verdict != IDEM_V_DOUBT;
-}
-
-static bool
-shows_result(const struct idem_answer *answer)
-{
-    return answer->verdict == IDEM_V_REPLAY ||
-           answer->verdict == IDEM_V_FINISHED ||
-           answer->verdict == IDEM_V_RECORD;
-}
-
-static json_t *
-answer_json(const struct idem_answer *answer)
-{
-    const struct idem_record *r = answer->record;
-    json_t *object = shows_record(answer->verdict)
-                         ? cli_json_record(r, answer->verdict == IDEM_V_RECORD,
-                                           shows_result(answer))
-                         : json_object();
-
-    json_object_set_new(object, "verdict",
-                        json_string(idem_verdict_name(answer->verdict)));
-    if (answer->verdict == IDEM_V_BUSY)
-        json_object_set_new(object, "retry_after_ms",
-                            json_integer(answer->retry_after_ms));
-    if (answer->verdict == IDEM_V_DOUBT)
-        json_object_set_new(object, "since", json_integer(r->lease_until));
-    return object;
-}
-
-static void
-print_result(const struct idem_record *r)
-{
-    size_t shown = r->result.len < SHOWN_MAX ? r->result.len : SHOWN_MAX;
-
-    if (r->flags & IDEM_FLAG_NOT_REPLAYABLE) {
-        printf("result: was too large to keep\n");
-        return;
-    }
-    if (r->result.len == 0)
-        return;
-    printf("result: ");
-    cli_print_safe(stdout, (struct idem_bytes){r->result.data, shown});
-    if (shown < r->result.len)
-        printf("... (%zu bytes; --print result writes them all)",
-               r->result.len);
-    putchar('\n');
-}
-
-static void
-print_record(const struct idem_record *r)
-{
-    char time[CLI_TIME_LEN];
-
-    printf("type: %s\nscope: ", idem_type_name(r->type));
-    cli_print_safe(stdout, r->scope);
-    printf("\nid: ");
-    cli_print_safe(stdout, r->id);
-    printf("\nmode: %s\n", idem_mode_name(r->mode));
-    if (r->subject.len > 0) {
-        printf("subject: ");
-        cli_print_safe(stdout, r->subject);
-        putchar('\n');
-    }
-    printf("attempt: %" PRIu32 "\n", r->attempt);
-    printf("created: %s\n", cli_time(r->created, time));
-    printf("updated: %s\n", cli_time(r->updated, time));
-    if (r->flags & IDEM_FLAG_SETTLED)
-        printf("settled: yes\n");
-}
-
-static void
-print_readable(const struct idem_answer *answer)
-{
-    const struct idem_record *r = answer->record;
-    char time[CLI_TIME_LEN];
-
-    printf("%s\n", idem_verdict_name(answer->verdict));
-    if (answer->verdict == IDEM_V_BUSY)
-        printf("retry after: %" PRId64 " ms\n", answer->retry_after_ms);
-    if (answer->verdict == IDEM_V_DOUBT)
-        printf("since: %s\n", cli_time(r->lease_until, time));
-    if (!shows_record(answer->verdict))
-        return;
-    if (answer->verdict == IDEM_V_RECORD)
-        print_record(r);
-    if (r->fence)
-        printf("fence: %" PRIu64 "\n", r->fence);
-    if (answer->verdict != IDEM_V_STARTED && r->state)
-        printf("state: %s\n", idem_state_name(r->state));
-    if (r->lease_until)
-        printf("lease until: %s\n", cli_time(r->lease_until, time));
-    if (r->expires)
-        printf("expires: %s\n", cli_time(r->expires, time));
-    if (shows_result(answer)) {
-        printf("kind: %s\n", idem_kind_name(r->kind));
-        print_result(r);
-    }
-}
-
-/* Print one field alone, for scripts: fence=$(idem begin ... --print fence) */
-static void
-print_field(const struct idem_answer *answer, const char *field)
-{
-    json_t *object, *value;
-
-    if (strcmp(field, "result") == 0) {
-        fwrite(answer->record->result.data, 1, answer->record->result.len,
-               stdout);
-        return;
-    }
-    object = answer_json(answer);
-    value = json_object_get(object, field);
-    if (json_is_string(value))
-        printf("%s\n", json_string_value(value));
-    else if (json_is_integer(value))
-        printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(value));
-    else if (json_is_boolean(value))
-        printf("%s\n", json_is_true(value) ? "true" : "false");
-    json_decref(object);
-}
-
-/* A field that this verdict does not have prints nothing; the exit code shows
- * the verdict. A field that no verdict has is an error. */
-static bool
-is_field(const char *field)
-{
-    static const char *const fields[] = {
-        "verdict", "type",        "state",   "mode",           "kind",
-        "fence",   "attempt",     "created", "updated",        "lease_until",
-        "expires", "replayable",  "settled", "scope",          "id",
-        "subject", "fingerprint", "result",  "retry_after_ms", "since",
-    };
-
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-        if (strcmp(fields[i], field) == 0)
-            return true;
-    }
-    return false;
-}
-
-void
-cli_print_answer(const struct idem_answer *answer, const char *field)
-{
-    if (field)
-        print_field(answer, field);
-    else if (cli_json)
-        cli_json_print(answer_json(answer));
-    else
-        print_readable(answer);
 }
 
 /* ---- running ---------------------------------------------------------- */
@@ -380,16 +216,70 @@ cli_do_verb(const struct cli_verb *verb, struct idem_engine *engine,
     return status;
 }
 
+/* A request that was never started has had no attempt. (A token that was
+ * issued and not used has none either, but it was a record before.) */
+static bool
+was_absent(struct idem_engine *engine, const struct idem_op *op)
+{
+    struct idem_op get = {
+        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+    struct idem_answer answer = {0};
+    bool absent =
+        idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
+        answer.verdict == IDEM_V_RECORD &&
+        answer.record->type == IDEM_TYPE_REQUEST && answer.record->attempt == 0;
+
+    idem_answer_clear(&answer);
+    return absent;
+}
+
+/* SETTLE also decides requests that have not come, so that they cannot run
+ * late. A mistyped id looks the same, so say it. */
+static void
+warn_of_absent(const struct idem_op *op)
+{
+    for (int i = 0; i < 2; i++) {
+        fputs(i == 0 ? "idem: there was no record of " : "idem forget ",
+              stderr);
+        cli_print_safe(stderr, op->scope);
+        fputc(' ', stderr);
+        cli_print_safe(stderr, op->id);
+        fputs(i == 0 ? ": this outcome is stored for a request that has not "
+                       "come; "
+                     : " removes it\n",
+              stderr);
+    }
+}
+
+static struct cli_more
+find_more(struct idem_engine *engine, const struct idem_op *op,
+          const struct idem_answer *answer)
+{
+    struct cli_more more = {.doubt_ms = -1};
+    struct idem__stats stats;
+
+    if (op->verb == IDEM_GET && answer->verdict == IDEM_V_RECORD) {
+        idem__stats(engine, &stats);
+        more.doubt_ms = cli_doubt_ms(answer->record, stats.now_ms);
+    } else if (answer->verdict == IDEM_V_SETTLED) {
+        more.was_absent = was_absent(engine, op);
+    }
+    if (more.was_absent)
+        warn_of_absent(op);
+    return more;
+}
+
 int
 cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
 {
     struct idem_engine *engine = NULL;
     struct idem_answer answer = {0};
+    struct cli_more more;
     struct idem_error err = {0};
     enum idem_status status;
     int code;
 
-    if (verb->print && !is_field(verb->print))
+    if (verb->print && !cli_is_field(verb->print))
         return cli_usage_error("--print \"%s\" is not a field of an answer",
                                verb->print);
     if (op->type == 0) {
@@ -405,7 +295,8 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
         code = cli_fail(&err);
     } else {
         code = cli_exit_verdict(answer.verdict);
-        cli_print_answer(&answer, verb->print);
+        more = find_more(engine, op, &answer);
+        cli_print_answer(&answer, &more, verb->print);
     }
     idem_answer_clear(&answer);
     idem_close(engine);

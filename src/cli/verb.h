@@ -19,14 +19,14 @@ struct cli_verb {
     CLI_WHERE_OPTIONS(&(verb)->where),                                         \
     {                                                                          \
         "print", 'p', CLI_TEXT, &(verb)->print, "FIELD",                       \
-            "print only this field: verdict, fence, state, kind,\n"            \
+            "print only this field: verdict, fence, state, kind, "             \
             "attempt, expires, lease_until, result (as it is) ..."             \
     }
 
 #define CLI_TYPE_OPTION(verb)                                                  \
     {                                                                          \
         "type", 't', CLI_TEXT, &(verb)->type, "TYPE",                          \
-            "request, token, lock or worker; default: a request\n"             \
+            "request, token, lock or worker; default: a request "              \
             "or, where there is none, a token"                                 \
     }
 
@@ -57,8 +57,18 @@ int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);
 int cli_plain_verb(enum idem_verb verb, const char *usage, const char *about,
                    int argc, char **argv);
 
-/* Print an answer, or one field of it. */
-void cli_print_answer(const struct idem_answer *answer, const char *field);
+/* What the answer itself does not say. */
+struct cli_more {
+    int64_t doubt_ms; /* GET: in doubt for this long; -1: it is not */
+    bool was_absent;  /* SETTLE: it created the record */
+};
+
+/* Print an answer, or one field of it; `more` may be NULL. */
+void cli_print_answer(const struct idem_answer *answer,
+                      const struct cli_more *more, const char *field);
+
+/* Is this the name of a field of any answer? */
+bool cli_is_field(const char *field);
 
 /* Parse the arguments that many verbs share: SCOPE ID, and then FENCE. Returns
  * -1 to continue, else the exit code. */

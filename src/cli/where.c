@@ -149,13 +149,31 @@ struct doubts {
     void *arg;
 };
 
+int64_t
+cli_doubt_ms(const struct idem_record *record, int64_t now_ms)
+{
+    return idem__may_come_into_doubt(record) && record->lease_until <= now_ms
+               ? now_ms - record->lease_until
+               : -1;
+}
+
+json_t *
+cli_json_listed(const struct idem_record *record, int64_t now_ms)
+{
+    json_t *object = cli_json_record(record, true, false);
+    int64_t doubt_ms = cli_doubt_ms(record, now_ms);
+
+    if (doubt_ms >= 0)
+        json_object_set_new(object, "doubt_ms", json_integer(doubt_ms));
+    return object;
+}
+
 static bool
 each_doubt(void *arg, const struct idem_record *record)
 {
     struct doubts *doubts = arg;
 
-    return !idem__may_come_into_doubt(record) ||
-           record->lease_until > doubts->now_ms ||
+    return cli_doubt_ms(record, doubts->now_ms) < 0 ||
            doubts->each(doubts->arg, record);
 }
 

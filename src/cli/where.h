@@ -75,6 +75,12 @@ enum idem_status cli_line_open(const struct cli_where *where,
                                struct idem__remote_line *line,
                                struct idem_error *err);
 
+/* How long the record is in doubt by the store's clock; -1 if it is not. */
+int64_t cli_doubt_ms(const struct idem_record *record, int64_t now_ms);
+
+/* A record of a list, without its result; "doubt_ms" if it is in doubt. */
+json_t *cli_json_listed(const struct idem_record *record, int64_t now_ms);
+
 /* Like idem_scan, but the store's clock alone decides what is in doubt, however
  * short this process has watched the lease. */
 enum idem_status cli_list(struct idem_engine *engine,

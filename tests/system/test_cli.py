@@ -95,6 +95,42 @@ def test_a_doubt_is_listed_and_settled(idem):
     assert idem("scan", "--doubt") == (0, "")
 
 
+def test_settle_says_that_there_was_no_such_request(idem):
+    with folder() as where, Server(where) as server:
+        for at in ({}, {"IDEM_SERVER": "unix:" + server.socket}):
+            code, out = idem("settle", "shop", "typo", "--as", "succeeded", env=at)
+            assert code == 0 and out.startswith("settled\n")
+            assert "there was no record of shop typo: this outcome is stored for a request that has not come; " \
+                   "idem forget shop typo removes it\n" in idem.said
+            assert idem("forget", "shop", "typo", env=at)[0] == 0
+            assert idem.json("settle", "shop", "typo", env=at)[1]["was_absent"] is True
+            assert idem("settle", "shop", "typo", "--print", "was_absent", env=at)[0] == 10 and idem.said == "", "it is there now"
+            fence = idem("begin", "shop", "known", "--print", "fence", env=at)[1].strip()
+            assert idem("release", "shop", "known", fence, env=at)[0] == 0
+            code, told = idem.json("settle", "shop", "known", "--as", "failed", env=at)
+            assert code == 0 and told["was_absent"] is False and idem.said == ""
+    assert "\n  idem settle shop order-7 --as " in idem("help", "settle")[1].split("Examples:")[1]
+
+
+def test_get_says_doubt_as_scan_does(idem):
+    with folder() as where, Server(where) as server:
+        for at in ({}, {"IDEM_SERVER": "unix:" + server.socket}):
+            fence = idem("begin", "s", "slow", "--lease", "100ms", "--print", "fence", env=at)[1].strip()
+            assert idem("begin", "s", "work", env=at)[0] == 0
+            # An idle server looks at the clock every few seconds.
+            wait_until(lambda: "DOUBT" in idem("get", "s", "slow", env=at)[1])
+            code, out = idem("get", "s", "slow", env=at)
+            assert code == 0 and re.search(r"^state: executing\nDOUBT: the lease ended \d+s ago, and the outcome is unknown$", out, re.M)
+            assert idem.json("get", "s", "slow", env=at)[1]["doubt_ms"] >= 0
+            assert int(idem("get", "s", "slow", "--print", "doubt_ms", env=at)[1]) >= 0
+            assert "DOUBT" not in idem("get", "s", "work", env=at)[1]
+            for command in (["scan"], ["find", "slow"]):
+                told = [json.loads(line) for line in idem(*command, "--json", env=at)[1].splitlines()]
+                assert {r["id"] for r in told if "doubt_ms" in r} == {"slow"}
+            assert idem("finish", "s", "slow", fence, "succeeded", env=at)[0] == 0
+            assert "DOUBT" not in idem("get", "s", "slow", env=at)[1]
+
+
 def test_settle_waits_by_itself_for_a_lease_that_is_over(idem):
     assert idem("begin", "s", "slow", "--lease", "1s")[0] == 0
     time.sleep(1.2)
