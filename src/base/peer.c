@@ -1,5 +1,5 @@
 /*
- * peer.c - finds the user at the other end of a unix socket.
+ * peer.c - finds the user and the process at the other end of a unix socket.
  */
 #include "peer.h"
 
@@ -53,6 +53,16 @@ idem__peer_user(int fd, uid_t *user)
         return false;
     *user = peer.uid;
     return true;
+}
+
+pid_t
+idem__peer_pid(int fd)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 ? peer.pid
+                                                                     : -1;
 }
 
 bool

@@ -1,5 +1,5 @@
 /*
- * peer.h - finds the user at the other end of a unix socket.
+ * peer.h - finds the user and the process at the other end of a unix socket.
  */
 #ifndef IDEM__PEER_H
 #define IDEM__PEER_H
@@ -11,6 +11,9 @@
 /* The user that connected, or that listens. False if this is not a unix socket,
  * or if the kernel shows several users as this one. */
 bool idem__peer_user(int fd, uid_t *user);
+
+/* The process that listens on the other end, or -1. */
+pid_t idem__peer_pid(int fd);
 
 /* Is it this process's own user or root? */
 bool idem__peer_is_ours(int fd);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAID_LEN 120
+#define SAID_LEN 240
 
 /* Decode in place; false for an invalid escape or a NUL. */
 static bool
@@ -121,7 +121,7 @@ tell_known(const char *name, const char *const *known, char said[SAID_LEN])
                  guess.name);
         return said;
     }
-    n = snprintf(said, SAID_LEN, "there is no option \"%.40s\", only", name);
+    n = snprintf(said, SAID_LEN, "there is no option \"%.20s\", only", name);
     for (; *known && n < SAID_LEN; known++)
         n += snprintf(said + n, (size_t)(SAID_LEN - n), " %s%s", *known,
                       known[1] ? "," : "");
@@ -199,7 +199,9 @@ idem__url_parse(const char *text, int default_port, const char *const *known,
         return IDEM_OK;
     idem__url_clear(url);
     idem__url_redact(text, shown, sizeof(shown));
-    return idem__fail(err, IDEM_ERR_INVALID, "\"%s\": %s", shown, flaw);
+    /* Cut the URL rather than what is said about it. */
+    return idem__fail(err, IDEM_ERR_INVALID, "\"%.*s\": %s",
+                      (int)(SAID_LEN - strnlen(flaw, SAID_LEN)), shown, flaw);
 }
 
 void

@@ -94,6 +94,34 @@ what_is_wrong_is_said_without_the_password(void **state)
 }
 
 static void
+an_unknown_option_is_told_with_all_that_exist(void **state)
+{
+    static const char *const redis[] = {
+        "replicas", "wait_ms", "prefix", "connect_ms", "timeout_ms",
+        "unsafe",   "ca",      "cert",   "key",        "sentinel_password",
+        NULL};
+    struct idem_error err = {IDEM_OK, ""};
+    struct idem__url url;
+
+    (void)state;
+    assert_int_equal(
+        idem__url_parse("redis://joe:hunter2@a.host.with.a.long.name.example,"
+                        "another.host.with.a.long.name.example:6379/0"
+                        "?nonsense=1",
+                        1, redis, &url, &err),
+        IDEM_ERR_INVALID);
+    assert_non_null(
+        strstr(err.text,
+               "\": there is no option \"nonsense\", only replicas, wait_ms, "
+               "prefix, connect_ms, timeout_ms, unsafe, ca, cert, key, "
+               "sentinel_password"));
+    assert_int_equal(
+        idem__url_parse("redis://h?replcas=1", 1, redis, &url, &err),
+        IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "did you mean \"replicas\"?"));
+}
+
+static void
 too_many_hosts_or_options_are_an_error(void **state)
 {
     struct idem_buf text;
@@ -155,6 +183,7 @@ main(void)
         cmocka_unit_test(all_parts_are_found_and_decoded),
         cmocka_unit_test(what_is_not_there_is_null),
         cmocka_unit_test(what_is_wrong_is_said_without_the_password),
+        cmocka_unit_test(an_unknown_option_is_told_with_all_that_exist),
         cmocka_unit_test(too_many_hosts_or_options_are_an_error),
         cmocka_unit_test(numbers_have_limits),
     };

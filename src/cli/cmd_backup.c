@@ -95,8 +95,8 @@ copy(const char *from, const char *to, bool fresh)
         cli_json_print(told);
         return CLI_OK;
     }
-    printf("%s: %" PRIu64 " segments, %" PRIu64 " bytes copied; everything "
-           "that was acknowledged before %s is in it\n",
+    printf("%s: %" PRIu64 " segments, %" PRIu64 " bytes copied; the newest "
+           "change in it is of %s\n",
            to, copied.segments, copied.copied_bytes, time);
     if (check)
         printf("checked: %" PRIu64 " records, no damage\n", report.live);

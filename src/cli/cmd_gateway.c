@@ -43,7 +43,7 @@ static const struct cli_option global_options[] = {
     {"socket", 0, CLI_TEXT, NULL, "PATH",
      "the socket on which idem scan, settle and other commands reach the "
      "engine (default: this user's socket, if no other server uses it); off "
-     "for none"},
+     "or none for no socket"},
     {"http", 0, CLI_TEXT, NULL, "ADDRESS",
      "the engine's HTTP API and metrics (default: a free port of loopback); "
      "off for none"},

@@ -59,6 +59,8 @@ from_store(const struct cli_where *where, const char *url,
     enum idem_status status =
         cli_store_open(where, url, NULL, &local.engine, err);
 
+    if (status == IDEM_ERR_UNAVAILABLE)
+        cli_advise_to_ask(err);
     /* Fetch ids one by one, because ids that are fetched and not printed would
      * leave a gap. */
     if (options.segment_step == 0)

@@ -4,12 +4,16 @@
  */
 #include "where.h"
 
+#include "../base/peer.h"
 #include "../remote/remote.h"
 #include "../serve/core/server.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 const char *
 cli_store_url(const struct cli_where *where)
@@ -93,6 +97,68 @@ cli_line_open(const struct cli_where *where, struct idem__remote_line *line,
     return status == IDEM_OK ? idem__remote_line_open(url, line, err) : status;
 }
 
+/* Does this process listen on this socket? */
+static bool
+listens(long pid, const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool yes = false;
+
+    if (strlen(path) < sizeof(address.sun_path) && fd >= 0) {
+        memcpy(address.sun_path, path, strlen(path));
+        yes = connect(fd, (const struct sockaddr *)&address, sizeof(address)) ==
+                  0 &&
+              idem__peer_pid(fd) == pid;
+    }
+    if (fd >= 0)
+        close(fd);
+    return yes;
+}
+
+/* The socket of a server, from its command line, or the default one; false if
+ * it does not listen there. */
+static bool
+socket_of(long pid, char *path, size_t len)
+{
+    char file[64], *arg = NULL;
+    size_t room = 0;
+    FILE *line;
+    bool here = false;
+
+    snprintf(file, sizeof(file), "/proc/%ld/cmdline", pid);
+    line = fopen(file, "re");
+    server_default_socket(path, len);
+    while (line && getdelim(&arg, &room, 0, line) > 0) {
+        if (here || strncmp(arg, "--socket=", 9) == 0)
+            snprintf(path, len, "%s", here ? arg : arg + 9);
+        here = strcmp(arg, "--socket") == 0;
+    }
+    free(arg);
+    if (line)
+        fclose(line);
+    return listens(pid, path);
+}
+
+void
+cli_advise_to_ask(struct idem_error *err)
+{
+    const char *by = strstr(err->text, IDEM__JOURNAL_IN_USE);
+    char *advice = by ? strstr(by, IDEM__JOURNAL_STOP_IT) : NULL;
+    size_t room = advice ? sizeof(err->text) - (size_t)(advice - err->text) : 0;
+    char path[512];
+    long pid;
+
+    if (!advice)
+        return;
+    pid = strtol(by + strlen(IDEM__JOURNAL_IN_USE), NULL, 10);
+    if (pid <= 0 || !socket_of(pid, path, sizeof(path)) ||
+        snprintf(advice, room, ": ask that server: --server unix:%s", path) >=
+            (int)room)
+        snprintf(advice, room,
+                 ": if it is a server, ask it: --server unix:PATH");
+}
+
 enum idem_status
 cli_store_open(const struct cli_where *where, const char *url,
                const struct idem_options *options, struct idem_engine **engine,
@@ -125,8 +191,12 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "--store is empty: give the URL of a store, or leave "
                           "it out to ask a server");
-    if (store)
-        return cli_store_open(where, store, &options, engine, err);
+    if (store) {
+        status = cli_store_open(where, store, &options, engine, err);
+        if (status == IDEM_ERR_UNAVAILABLE)
+            cli_advise_to_ask(err);
+        return status;
+    }
     status = cli_server_url(where, url, sizeof(url), err);
     if (status == IDEM_OK)
         status = cli_store_open(where, url, &options, engine, err);

@@ -59,6 +59,10 @@ enum idem_status cli_store_open(const struct cli_where *where, const char *url,
                                 struct idem_engine **engine,
                                 struct idem_error *err);
 
+/* If a store could not be opened because a server has the journal open: say how
+ * to ask that server (a command need not stop it). */
+void cli_advise_to_ask(struct idem_error *err);
+
 /* The store's URL from the option or IDEM_STORE; NULL if neither is set, or if
  * a server is named. */
 const char *cli_store_url(const struct cli_where *where);

@@ -6,6 +6,7 @@
  */
 #include "store.h"
 
+#include "../base/guess.h"
 #include "../base/module.h"
 
 #include <string.h>
@@ -53,13 +54,25 @@ find_type(const char *url, const struct idem_store_type **type,
           struct idem_error *err)
 {
     const struct entry *entry = url ? find(url) : NULL;
-    char shown[200];
+    struct idem__guess guess = {url ? url : "", 0, NULL, 0};
+    char shown[120];
 
     if (!entry) {
         idem__url_redact(url ? url : "", shown, sizeof(shown));
+        guess.len =
+            guess.word[strcspn(guess.word, ":")] ? strcspn(guess.word, ":") : 0;
+        for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++)
+            idem__guess(&guess, entries[i].scheme);
+        if (guess.name)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "\"%s\" is not the URL of a store; did you mean "
+                              "%s:%s?",
+                              shown, guess.name,
+                              strstr(shown, "://") ? "//" : "");
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\" is not the URL of a store: use memory:, "
-                          "journal:DIR, sqlite:FILE, redis://, postgres://, "
+                          "journal:DIR, sqlite:FILE, redis://, "
+                          "redis+sentinel://, redis+cluster://, postgres://, "
                           "mysql://, zookeeper:// or etcd://",
                           shown);
     }

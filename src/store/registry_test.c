@@ -32,7 +32,11 @@ a_url_that_names_no_store_is_refused_with_those_that_exist(void **state)
     refused("", IDEM_ERR_INVALID, "is not the URL of a store");
     refused("/var/lib/idem", IDEM_ERR_INVALID, "journal:DIR");
     refused("oracle://host", IDEM_ERR_INVALID, "\"oracle://host\"");
-    refused("mem:", IDEM_ERR_INVALID, "memory:");
+    refused("oracle://host", IDEM_ERR_INVALID, "redis+sentinel://");
+    refused("oracle://host", IDEM_ERR_INVALID, "or etcd://");
+    refused("redsi://host", IDEM_ERR_INVALID, "did you mean redis://?");
+    refused("jornal:/var/lib/idem", IDEM_ERR_INVALID, "did you mean journal:?");
+    refused("mem:", IDEM_ERR_INVALID, "did you mean memory:?");
     refused("MEMORY:", IDEM_ERR_INVALID, "memory:");
     refused(":", IDEM_ERR_INVALID, "is not the URL of a store");
     refused("memory:somewhere", IDEM_ERR_INVALID, "nothing follows memory:");

@@ -140,6 +140,11 @@ typedef enum idem_status idem_scan_fn(struct idem_store *store,
 typedef enum idem_status idem_now_fn(struct idem_store *store, int64_t *now_us,
                                      struct idem_error *err);
 
+/* The message about a journal that another process has open: folder, in use by,
+ * pid, advice. A command that can ask a server replaces the advice. */
+#define IDEM__JOURNAL_IN_USE " is in use by process "
+#define IDEM__JOURNAL_STOP_IT ": stop it, or name another folder"
+
 /* Bytes that are reserved for the finish of a claim, until the claim has not
  * been touched for two weeks. A lease lasts at most one week, so it has then
  * been over for at least a week. */

@@ -451,6 +451,12 @@ def test_started_by_root_the_workers_are_somebody_else():
         assert ask(g.port, "k", body=b"x" * 500000).status == 201, "and they can write large bodies to their folder"
 
 
+@pytest.mark.parametrize("word", ["none", "off"])
+def test_a_gateway_without_a_socket_and_http(word):
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--http", word, socket=word, cwd=where) as g:
+        assert not os.path.lexists(os.path.join(where, word)) and "metrics at" not in g.output()
+
+
 def test_websockets_and_events_pass():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
         s = socket.create_connection(("127.0.0.1", g.port), 30)

@@ -9,7 +9,7 @@ import struct
 import subprocess
 
 import pytest
-from lib import IDEM, ROOT, Server, folder
+from lib import IDEM, ROOT, Process, Server, folder, wait_until
 
 
 def idem(*args):
@@ -87,7 +87,24 @@ def test_what_is_no_journal_is_said_to_be_none():
 def test_a_second_process_is_told_who_has_the_folder(served):
     server, where = served
     code, _, err = idem("get", "shop", "order-1", "--store", "journal:" + where)
-    assert code != 0 and "in use by process %d" % server.pid in err
+    ask = "in use by process %d: ask that server: --server unix:%s" % (server.pid, server.socket)
+    assert code == 20 and ask in err and "stop it" not in err
+    for command in (["doubts"], ["find", "order-1"], ["scan"], ["id", "segment:orders"]):
+        assert ask in idem(*command, "--store", "journal:" + where)[2], command
+    code, out, _ = idem("get", "shop", "order-1", "--server", "unix:" + server.socket)
+    assert code == 0 and "succeeded" in out
+    with folder() as other:
+        code, _, err = idem("serve", "--store", "journal:" + where, "--socket", other + "/s")
+        assert code == 1 and "process %d: stop it, or name another folder" % server.pid in err
+
+
+def test_a_holder_that_is_no_server_is_named_without_a_socket():
+    with folder() as f:
+        url = "journal:" + f + "/j"
+        with Process([IDEM, "run", "shop", "slow", "--store", url, "--", "sh", "-c", "touch %s/on; sleep 60" % f]) as holder:
+            assert wait_until(lambda: os.path.exists(f + "/on"))
+            code, _, err = idem("get", "shop", "slow", "--store", url)
+            assert code == 20 and "process %d: if it is a server, ask it: --server unix:PATH\n" % holder.pid in err
 
 
 def test_a_removed_lock_file_lets_nobody_in(served):

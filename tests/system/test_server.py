@@ -577,12 +577,20 @@ def test_a_second_server_does_not_take_the_socket_or_the_data():
         assert run.returncode == 1 and "another server listens" in run.stderr and "give another path with --socket" in run.stderr
         run = subprocess.run([IDEM, "serve", "--store", "journal:" + where + "/journal", "--socket", where + "/t"],
                              capture_output=True, text=True, timeout=60)
-        assert run.returncode == 1 and "cannot-start" in run.stderr and "use it (--server)" in run.stderr
+        assert run.returncode == 1 and "cannot-start" in run.stderr and "stop it, or name another folder" in run.stderr
         run = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", where + "/t", "--listen", "127.0.0.1:%d" % s.port],
                              capture_output=True, text=True, timeout=60)
         assert run.returncode == 1 and "choose another port" in run.stderr
         with s.client() as c:
             assert c("PING") == "PONG"
+
+
+@pytest.mark.parametrize("word", ["none", "off"])
+def test_a_server_without_a_socket(word):
+    port = free_port()
+    with folder() as where, Process([IDEM, "serve", "--store", "memory:", "--socket", word, "--audit", word, "--listen",
+                                     "127.0.0.1:%d" % port], ready=port, cwd=where) as server:
+        assert os.listdir(where) == [] and "socket=none" in server.output()
 
 
 def test_an_abandoned_socket_file_is_taken_over():

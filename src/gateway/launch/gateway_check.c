@@ -281,11 +281,21 @@ gateway_has_credentials(const struct gateway_config *config)
     return config->credentials || (file && *file);
 }
 
+/* idem serve says "none", so take both. */
+static void
+none_is_off(char *value)
+{
+    if (value && strcmp(value, "none") == 0)
+        memcpy(value, "off", sizeof("off"));
+}
+
 enum idem_status
 gateway_config_check(struct gateway_config *config, struct idem_error *err)
 {
     enum idem_status status;
 
+    none_is_off(config->socket);
+    none_is_off(config->http);
     if (config->route_count == 0) {
         if (!config->base.upstream)
             return idem__fail(err, IDEM_ERR_INVALID,

@@ -48,7 +48,7 @@ static const struct option options[] = {
       "file; open them with all of its keys"},
      PLAIN(TEXT, seal_key)},
     {{"socket", "PATH",
-      "RESP on a unix socket; none for no socket (default: "
+      "RESP on a unix socket; none or off for no socket (default: "
       "in the runtime folder of this user)"},
      PLAIN(TEXT, socket)},
     {{"socket-mode", "MODE", "the socket's permissions, octal (default 0600)"},

@@ -16,6 +16,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+bool
+server_is_none(const char *value)
+{
+    return strcmp(value, "none") == 0 || strcmp(value, "off") == 0;
+}
+
 void
 server_default_socket(char *path, size_t path_len)
 {
@@ -118,7 +124,7 @@ server_config_check(struct server_config *config, struct idem_error *err)
     if (status == IDEM_OK && !config->socket) {
         server_default_socket(text, sizeof(text));
         status = server_config_set(config, "socket", text, err);
-    } else if (status == IDEM_OK && strcmp(config->socket, "none") == 0) {
+    } else if (status == IDEM_OK && server_is_none(config->socket)) {
         free(config->socket);
         config->socket = NULL;
     }

@@ -175,7 +175,7 @@ open_audit(struct server *server, struct idem_error *err)
         audit_default_file(server->config->store, own, sizeof(own));
         file = own;
     }
-    return audit_open(*file && strcmp(file, "none") != 0 ? file : NULL,
+    return audit_open(*file && !server_is_none(file) ? file : NULL,
                       server->config->audit_size, &server->audit, err);
 }
 

@@ -154,6 +154,10 @@ const struct server_option *server_config_option(size_t i);
 enum idem_status server_config_check(struct server_config *config,
                                      struct idem_error *err);
 
+/* Does this value of an option mean that there is to be no socket, no file?
+ * The gateway says "off", so both are taken. */
+bool server_is_none(const char *value);
+
 /* The default unix socket of this user, for the server and its clients. */
 void server_default_socket(char *path, size_t path_len);
 /* Make its folder; an error if the folder belongs to another user. */

@@ -16,7 +16,7 @@
 struct journal_copied {
     uint64_t segments;     /* segments in the copy */
     uint64_t copied_bytes; /* without what was there from an earlier copy */
-    int64_t time_us;       /* the journal's time at the end of the copy */
+    int64_t time_us;       /* of the newest batch in the copy */
 };
 
 /* Called after each segment. */

@@ -82,9 +82,8 @@ in_use(struct journal *self, struct idem_error *err)
     idem__io_close(self->io, fd);
     pid[strspn(pid, "0123456789")] = 0;
     return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                      "journal: %.120s is in use by process %s: if that is a "
-                      "server, use it (--server); else stop it, or name "
-                      "another folder",
+                      "journal: %.120s" IDEM__JOURNAL_IN_USE
+                      "%s" IDEM__JOURNAL_STOP_IT,
                       self->dir, pid[0] ? pid : "unknown");
 }
 
