@@ -63,7 +63,12 @@ func (e *InProgress) Is(target error) bool { return target == ErrInProgress }
 // Refused is the server's refusal of a command: a wrong argument, or missing rights.
 type Refused struct{ Word, Text string }
 
-func (e *Refused) Error() string { return e.Word + " " + e.Text }
+func (e *Refused) Error() string {
+	if e.Word == "ERR" {
+		return e.Text
+	}
+	return e.Word + " " + e.Text
+}
 
 // Is makes it an ErrNotExecuted.
 func (e *Refused) Is(target error) bool { return target == ErrNotExecuted }

@@ -176,7 +176,7 @@ idem__op_check(struct idem_op *op, struct idem_error *err)
 
     status = check_name("the scope", op->scope, IDEM_SCOPE_MAX, err);
     if (status == IDEM_OK)
-        status = check_name("the id", op->id, IDEM_ID_MAX, err);
+        status = check_name("the id (key)", op->id, IDEM_ID_MAX, err);
     if (status == IDEM_OK && (op->verb == IDEM_LOCK || op->subject.len > 0))
         status = check_name(op->verb == IDEM_LOCK ? "the owner" : "the subject",
                             op->subject, IDEM_SUBJECT_MAX, err);

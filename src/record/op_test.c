@@ -100,11 +100,11 @@ empty_long_and_nul_names_are_refused(void **state)
         refused(op, "the scope contains a NUL", "any other byte is fine");
         op = valid((enum idem_verb)verb);
         op.id.len = 0;
-        refused(op, "the id is empty", "1 to 255");
+        refused(op, "the id (key) is empty", "1 to 255");
         op.id = LONG(IDEM_ID_MAX + 1);
-        refused(op, "the id has 256 bytes", "hash it or shorten it");
+        refused(op, "the id (key) has 256 bytes", "hash it or shorten it");
         op.id = (struct idem_bytes){"\0", 1};
-        refused(op, "the id contains a NUL", "any other byte is fine");
+        refused(op, "the id (key) contains a NUL", "any other byte is fine");
     }
     op = valid(IDEM_LOCK);
     op.subject.len = 0;

@@ -210,7 +210,7 @@ def test_scan_filters(idem):
 
 BAD = [
     (("begin", "", "i"), "the scope is empty"),
-    (("begin", "s", ""), "the id is empty"),
+    (("begin", "s", ""), "the id (key) is empty"),
     (("begin", "s" * 201, "i"), "the limit is 200"),
     (("begin", "s", "i" * 256), "the limit is 255"),
     (("begin", "s"), "too few arguments"),

@@ -18,7 +18,8 @@ import pytest
 import middleware
 from chaos import Chaos, resp_replies
 from client_builds import NODE, RUN_NODE, build_go, node_packages
-from lib import ROOT, Process, Server, folder, wait_until
+from lib import ROOT, Process, Server, folder, free_port, wait_until
+from test_rights import write_credentials
 
 CLIENTS = os.path.join(ROOT, "clients")
 BUILD = os.path.join(ROOT, "build/clients")
@@ -250,6 +251,27 @@ def fresh(drivers, i, language, world):
     drivers[i].close()
     drivers[i] = driver(language, world.url)
     return drivers[i]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_an_error_says_which_server_and_what_to_do(language):
+    """Not the bare word of the protocol."""
+    def told(url, key, deadline_ms=30000):
+        d = driver(language, url)
+        try:
+            return d.call({"op": "once", "scope": "s", "key": key, "work": [{"return": 1}], "options": {"deadline_ms": deadline_ms}})
+        finally:
+            d.close()
+
+    address = "127.0.0.1:%d" % free_port()
+    away = told("idem://name:s3cret@" + address, "k", 500)
+    assert away["error"] == "Unavailable" and address in away["message"] and "s3cret" not in away["message"], away
+    with folder() as where, Server(where, "--credentials", write_credentials(where, "shop a-long-secret use"), listen=True) as s:
+        address = "127.0.0.1:%d" % s.port
+        stranger = told("idem://" + address, "k")
+        assert stranger["class"] == "not_executed" and "IDEM_AUTH=name:secret" in stranger["message"], stranger
+        long = told("idem://shop:a-long-secret@" + address, "k" * 304)
+        assert long["class"] == "not_executed" and long["message"].startswith("the id (key) has 304 bytes"), long
 
 
 @pytest.fixture(scope="module")

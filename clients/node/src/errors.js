@@ -54,7 +54,7 @@ export class Unavailable extends NotExecuted {}
 /** The server refused the command: a wrong argument, or missing rights. */
 export class Refused extends NotExecuted {
     constructor(word, text) {
-        super(`${word} ${text}`);
+        super(word === "ERR" ? text : `${word} ${text}`);
         this.word = word;
     }
 }

@@ -56,7 +56,7 @@ class Refused extends NotExecuted
 {
     public function __construct(public readonly string $word, string $text)
     {
-        parent::__construct("$word $text");
+        parent::__construct($word === 'ERR' ? $text : "$word $text");
     }
 }
 

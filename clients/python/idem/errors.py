@@ -72,7 +72,7 @@ class Refused(NotExecuted):
     """The server refused the command: a wrong argument, or missing rights."""
 
     def __init__(self, word: str, text: str):
-        super().__init__("%s %s" % (word, text))
+        super().__init__(text if word == "ERR" else "%s %s" % (word, text))
         self.word = word
 
 

@@ -126,7 +126,7 @@ public abstract class IdemException extends RuntimeException {
         private final String word;
 
         public Refused(String word, String text) {
-            super(word + " " + text);
+            super(word.equals("ERR") ? text : word + " " + text);
             this.word = word;
         }
 
