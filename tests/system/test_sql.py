@@ -534,6 +534,20 @@ def test_who_was_given_the_schema_can_install(postgres):
     assert "started" in idem("begin", "s", "x", "--store", url)
 
 
+def test_without_the_rights_the_message_names_the_page_with_the_grants(database):
+    who = "poor%d" % time.time_ns()
+    idem("store", "init", database.url)
+    if is_postgres(database):
+        database.sql("create role %s login" % who)
+    else:
+        database.sql("create user {0}@'127.0.0.1' identified by 'secret'; grant usage on *.* to {0}@'127.0.0.1'; "
+                     "grant create temporary tables on shop.* to {0}@'127.0.0.1'".format(who))
+    for command in (["store", "check"], ["store", "init"], ["scan", "--store"]):
+        done = subprocess.run([IDEM, *command, database.url.replace("idem:", who + ":")], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 20 and re.search(r"(denied|must not see it).*;.* docs/sql/README.md\b.*, Rights$", done.stderr.strip()), done
+    assert "\n## Rights\n" in open(os.path.join(ROOT, "docs/sql/README.md")).read()
+
+
 def test_a_server_needs_the_rights_that_are_shown(database):
     who = "srv%d" % time.time_ns()
     if is_postgres(database):

@@ -102,8 +102,13 @@ idem__mysql_fail(struct mysql_store *self, struct idem_error *err)
 
     if (code == ER_NO_SUCH_TABLE)
         return idem__fail(err, status,
-                          "mysql: table idem_record is missing: run idem store "
+                          "mysql: table idem_record is missing; run idem store "
                           "init URL, or sql/mysql.sql by hand");
+    if (code == ER_TABLEACCESS_DENIED_ERROR || code == ER_DBACCESS_DENIED_ERROR)
+        return idem__fail(err, status,
+                          "mysql: %.120s (%u); the grants are in "
+                          "docs/sql/README.md, Rights",
+                          mysql_error(self->conn), code);
     if (code == ER_DISK_FULL || code == ER_RECORD_FILE_FULL)
         status = IDEM_ERR_FULL;
     return idem__fail(err, status, "mysql: %s (%u)", mysql_error(self->conn),
@@ -273,8 +278,9 @@ check_table(struct mysql_store *self, struct idem_error *err)
     row = mysql_fetch_row(rows);
     if (!row)
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                            "mysql: table idem_record is missing: run idem "
-                            "store init URL, or sql/mysql.sql by hand");
+                            "mysql: table idem_record is missing, or this user "
+                            "must not see it; run idem store init URL, or "
+                            "grant what docs/sql/README.md shows, Rights");
     else if (!row[0] || strcmp(row[0], "InnoDB") != 0)
         status = idem__fail(err, IDEM_ERR_UNSUPPORTED,
                             "mysql: table idem_record uses the engine %s, "

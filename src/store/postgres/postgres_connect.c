@@ -95,8 +95,13 @@ idem__postgres_fail(struct postgres_store *self, const PGresult *result,
         return fail_text(IDEM_ERR_UNAVAILABLE, text, err);
     if (strcmp(state, "42P01") == 0 || strcmp(state, "3F000") == 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "postgres: table idem.idem_record is missing: run "
+                          "postgres: table idem.idem_record is missing; run "
                           "idem store init URL, or sql/postgres.sql by hand");
+    if (strcmp(state, "42501") == 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "postgres: %.120s; the grants are in "
+                          "docs/sql/README.md, Rights",
+                          text);
     if (strcmp(state, "53100") == 0)
         return fail_text(IDEM_ERR_FULL, text, err);
     return fail_text(IDEM_ERR_UNAVAILABLE, text, err);
