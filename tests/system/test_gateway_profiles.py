@@ -138,7 +138,7 @@ def test_two_request_ids_are_refused(stack):
 
 def test_the_launcher_knows_profiles():
     with folder() as where:
-        assert "ietf|stripe|oasis|paypal, not" in said(where, "--profile", "visa")
+        assert "not one of ietf|stripe|oasis|paypal" in said(where, "--profile", "visa")
         with Ledger(where) as ledger, Gateway(where, ledger.port, "--profile", "paypal", "--status-path", "/requests",
                                               "--policy-path", "/policy", store="memory:") as g:
             assert ask(g.port, paypal_request_id="p1").status == 201 and ask(g.port, paypal_request_id="p1").replayed
