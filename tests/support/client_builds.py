@@ -1,7 +1,8 @@
-"""What the tests of the clients in Go and Node need to have built and installed."""
+"""What the tests of the clients in Go, Java and Node need to have built and installed."""
 import contextlib
 import fcntl
 import functools
+import hashlib
 import os
 import shutil
 import subprocess
@@ -38,16 +39,44 @@ def build_go(program, to):
     return out
 
 
+@contextlib.contextmanager
+def made_once(folder, source):
+    """Whether `folder` has to be made from `source`, a text. Several test files run at a time: one of them makes it, and it stays as it is
+    until the source changes."""
+    made = os.path.join(folder, "made")
+    os.makedirs(BUILD, exist_ok=True)
+    with open(folder + ".lock", "w") as one:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        if os.path.exists(made) and open(made).read() == source:
+            yield False
+            return
+        yield True
+        with open(made, "w") as f:
+            f.write(source)
+
+
+@functools.lru_cache
+def build_java():
+    """The client and the classes of its tests: the folder."""
+    source, out = os.path.join(CLIENTS, "java"), os.path.join(BUILD, "java")
+    digest = hashlib.sha256()
+    for path in sorted(os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names):
+        with open(path, "rb") as f:
+            digest.update(path.encode() + b"\0" + f.read())
+    with made_once(out, digest.hexdigest()) as wanted:
+        if wanted:
+            subprocess.run([os.path.join(source, "build"), "--tests", out], check=True)
+    return out
+
+
 @functools.lru_cache
 def node_packages():
     """The packages that clients/node/package-lock.json pins, and the client itself: the folder node_modules."""
-    source, made = os.path.join(CLIENTS, "node"), os.path.join(NODE, "made")
+    source = os.path.join(CLIENTS, "node")
     with open(os.path.join(source, "package-lock.json")) as f:
         lock = f.read()
-    os.makedirs(BUILD, exist_ok=True)
-    with open(os.path.join(BUILD, "node.lock"), "w") as one:
-        fcntl.flock(one, fcntl.LOCK_EX)
-        if not os.path.exists(made) or open(made).read() != lock:
+    with made_once(NODE, lock) as wanted:
+        if wanted:
             shutil.rmtree(NODE, ignore_errors=True)
             os.makedirs(NODE)
             for name in ("package.json", "package-lock.json"):
@@ -57,6 +86,4 @@ def node_packages():
             assert done.returncode == 0, done.stdout
             for name in ("src", "tests"):
                 os.symlink(os.path.join(source, name), os.path.join(NODE, name))
-            with open(made, "w") as f:
-                f.write(lock)
     return os.path.join(NODE, "node_modules")

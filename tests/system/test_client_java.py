@@ -11,13 +11,13 @@ import pytest
 
 import middleware
 import transactions
+from client_builds import build_java
 from transactions import database  # noqa: F401 (a fixture)
 from lib import ROOT, Process, Server, folder, free_port, wait_until
 from middleware import SCENARIOS, App, Play, scenario_id
 from test_rights import write_credentials
 from test_stores_sql import idem, mariadb, postgres  # noqa: F401 (fixtures)
 
-BUILD = os.path.join(ROOT, "build/clients/java-tests")
 SOURCE = os.path.join(ROOT, "clients/java")
 JAVA = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
 
@@ -27,7 +27,7 @@ JDBC = "/usr/share/java/postgresql.jar:/usr/share/java/mariadb-java-client.jar"
 def class_path(*names):
     found = []
     for name in names:
-        path = os.path.join(BUILD, name)
+        path = os.path.join(build_java(), name)
         if name.endswith(".path"):
             with open(path) as f:
                 path = f.read().strip()
@@ -45,7 +45,7 @@ def run(program, passed, *args, **env):
 
 @pytest.fixture(scope="module")
 def built():
-    subprocess.run([os.path.join(ROOT, "clients/java/build"), "--tests", BUILD], check=True)
+    build_java()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_the_client(built, server):
 
 def test_the_jar_has_what_others_need(built):
     """A licence, a name as a module, both filters; the pom says the same; every comment is good javadoc."""
-    with zipfile.ZipFile(os.path.join(BUILD, "idem-client.jar")) as jar:
+    with zipfile.ZipFile(os.path.join(build_java(), "idem-client.jar")) as jar:
         names = set(jar.namelist())
         manifest = jar.read("META-INF/MANIFEST.MF").decode()
         assert "Automatic-Module-Name: idem.client" in manifest

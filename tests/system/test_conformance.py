@@ -17,22 +17,16 @@ import pytest
 
 import middleware
 from chaos import Chaos, resp_replies
-from client_builds import NODE, RUN_NODE, build_go, node_packages
+from client_builds import BUILD, CLIENTS, NODE, RUN_NODE, build_go, build_java, node_packages
 from lib import ROOT, Process, Server, folder, free_port, wait_until
 from test_rights import write_credentials
 
-CLIENTS = os.path.join(ROOT, "clients")
-BUILD = os.path.join(ROOT, "build/clients")
 DRIVERS = {"python": ["/usr/bin/python3", os.path.join(CLIENTS, "python/tests/driver.py")],
            "node": ["node", os.path.join(CLIENTS, "node/tests/driver.js")],
            "php": ["php", os.path.join(CLIENTS, "php/tests/driver.php")],
            "go": [os.path.join(BUILD, "go-driver")],
            "java": ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp",
                     "%s/java/test:%s/java/idem-client.jar" % (BUILD, BUILD), "idem.Driver"]}
-
-
-def build_java():
-    subprocess.run([os.path.join(CLIENTS, "java/build"), "--tests", os.path.join(BUILD, "java")], check=True)
 
 
 BUILDS = {"go": lambda: build_go("tests/driver", "go-driver"), "java": build_java}  # what has to be done once before a driver runs
@@ -311,8 +305,7 @@ def test_the_deadline_holds_for_connecting_too(language):
 
 def apps():
     """The web application of each language: see clients/conformance/README.md."""
-    java = os.path.join(BUILD, "java")
-    BUILDS.pop("java", bool)()
+    java = build_java()
     node_packages()
     with open(os.path.join(java, "tomcat10.path")) as f:
         jars = f.read().strip()
