@@ -1,7 +1,9 @@
 """zookeeper:// and etcd:// against real servers: the contract, two engines on one
 store, locks, faults, credentials, and how long records are kept. Waits more than it works."""
 import base64
+import hashlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -63,6 +65,27 @@ def test_what_expired_long_ago_is_swept_and_executing_is_not(store):
 
 
 # ---- several engines -------------------------------------------------------
+
+def test_zookeeper_rests_after_a_pass_over_its_shards():
+    """Also if the last shard has a record: an engine then went on without a rest."""
+    def calm():
+        received = lambda: int(re.search(r"Received: (\d+)", server.says("srvr")).group(1))
+        before = received()
+        time.sleep(1)
+        return received() - before < 20
+
+    name = next(n for n in map(str, range(9999)) if hashlib.sha256(b"\1\0\1s\0%c%s" % (len(n), n.encode())).digest()[0] == 0xff)
+    server = ZooKeeper()
+    try:
+        with engines(server.url, 1) as (one,):
+            client = one.client()
+            fence = client("BEGIN", "s", name)[1]
+            assert client("FINISH", "s", name, fence, "SUCCEEDED", "done")[0] == "ok"
+            time.sleep(1)
+            assert wait_until(calm, 25)
+    finally:
+        server.stop()
+
 
 def test_two_engines_behave_as_one(store):
     with engines(store.url) as servers:

@@ -95,7 +95,7 @@ class OnZooKeeper(ThroughProxy):
             before = self.received()
             time.sleep(1)
             return self.received() - before < READS / 3
-        assert wait_until(calm, 240), "%d watches" % self.subscribed()
+        assert wait_until(calm, 60), "%d watches" % self.subscribed()
         return self.received() / 4
 
     def subscribed(self):

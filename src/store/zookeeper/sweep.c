@@ -18,7 +18,7 @@
 #define SWEEP_PASS_US 30000000
 
 /* The names of one shard after `after`, in order. */
-struct page {
+struct zk_page {
     struct zk_round *listing;
     char **names; /* point into the listing */
     size_t count;
@@ -32,7 +32,7 @@ compare_names(const void *a, const void *b)
 
 static enum idem_status
 open_page(struct zk_store *self, unsigned shard, const char *after,
-          struct page *page, struct idem_error *err)
+          struct zk_page *page, struct idem_error *err)
 {
     struct String_vector *names;
     char path[ZK_PATH_MAX];
@@ -71,7 +71,7 @@ open_page(struct zk_store *self, unsigned shard, const char *after,
 
 /* Unanswered requests keep the listing alive, but not the page. */
 static void
-close_page(struct page *page)
+close_page(struct zk_page *page)
 {
     free(page->names);
     idem__zk_round_leave(page->listing);
@@ -79,7 +79,7 @@ close_page(struct page *page)
 
 /* Read `count` records of a page, from the first; NULL: see err. */
 static struct zk_round *
-read_page(struct zk_store *self, const struct page *page, size_t count,
+read_page(struct zk_store *self, const struct zk_page *page, size_t count,
           struct idem_error *err)
 {
     struct zk_round *round = idem__zk_round_new(count + 1);
@@ -128,7 +128,7 @@ read_cursor(const char *text, unsigned *shard, const char **after)
 }
 
 static enum idem_status
-show_page(struct zk_store *self, const struct page *page, size_t count,
+show_page(struct zk_store *self, const struct zk_page *page, size_t count,
           const struct idem_query *query, bool *go_on, struct idem_error *err)
 {
     struct zk_round *round = read_page(self, page, count, err);
@@ -172,7 +172,7 @@ idem__zk_scan(struct idem_store *store, const struct idem_query *query,
         return idem__query_bad_cursor(query, err);
     for (int looked = 0; status == IDEM_OK && looked < SCAN_SHARDS && left > 0;
          looked++) {
-        struct page page;
+        struct zk_page page;
         size_t take;
 
         status = open_page(self, shard, after, &page, err);
@@ -216,7 +216,7 @@ is_swept(const struct zk_call *call, const uint8_t *key, int64_t drop_ms)
 /* Delete the records that expired long enough ago. Each delete changes the
  * shard's version, so the next delete expects the changed one. */
 static void
-sweep_page(struct zk_store *self, const struct page *page, size_t count,
+sweep_page(struct zk_store *self, const struct zk_page *page, size_t count,
            int64_t drop_ms)
 {
     struct zk_round *round = read_page(self, page, count, NULL);
@@ -249,7 +249,7 @@ sweep_some(struct zk_store *self, int64_t drop_ms)
 {
     const char *after;
     unsigned shard;
-    struct page page;
+    struct zk_page page;
     size_t take = 0;
 
     if (!read_cursor(self->sweep_from[0] ? self->sweep_from : "0", &shard,
@@ -281,11 +281,14 @@ idem__zk_sweep(struct zk_store *self, int64_t drop_ms)
         return;
     self->sweep_after_us = now_us + SWEEP_STEP_US;
     for (int i = 0; i < SWEEP_SHARDS; i++) {
-        if (idem__zk_ready(self, NULL) != IDEM_OK || sweep_some(self, drop_ms))
+        bool found;
+
+        if (idem__zk_ready(self, NULL) != IDEM_OK)
             return;
-        if (!self->sweep_from[0]) { /* the end was reached */
+        found = sweep_some(self, drop_ms);
+        if (!self->sweep_from[0]) /* the pass is complete */
             self->sweep_after_us = now_us + SWEEP_PASS_US;
+        if (found || !self->sweep_from[0])
             return;
-        }
     }
 }
