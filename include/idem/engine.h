@@ -47,7 +47,8 @@ struct idem_options {
     size_t max_result;       /* bytes of one stored result (default 1 MiB) */
     int64_t poll_ms; /* poll interval for waiting duplicates on a shared store,
                         in ms (default 50); up to 20 times as long while the
-                        store itself reports changes */
+                        store itself reports changes, from 5 ms on for a young
+                        wait on a store that cannot */
     /* In these scopes a BEGIN without a fingerprint is IDEM_ERR_INVALID. Names
      * with commas between them; a name that ends in * means all scopes that
      * begin with it. The text must live as long as the engine. NULL: none. */

@@ -24,7 +24,9 @@
 /* Places near the file that this code is in. */
 static const char *const nearby[] = {"modules", "idem", "../lib/idem"};
 
-/* The folder of the library or program that this code is in; "": unknown. */
+/* The folder of the library or program that this code is in; "": unknown. A
+ * program that the shell found on its path has a name without a slash, which
+ * realpath would look for in the current folder. */
 static void
 own_folder(char folder[PATH_MAX])
 {
@@ -33,7 +35,8 @@ own_folder(char folder[PATH_MAX])
 
     folder[0] = '\0';
     if (dladdr((void *)(uintptr_t)&idem__module_symbol, &info) == 0 ||
-        !info.dli_fname || !realpath(info.dli_fname, folder)) {
+        !info.dli_fname || !strchr(info.dli_fname, '/') ||
+        !realpath(info.dli_fname, folder)) {
         ssize_t len = readlink("/proc/self/exe", folder, PATH_MAX - 1);
 
         folder[len > 0 ? len : 0] = '\0';

@@ -42,8 +42,10 @@ is_anybody(uid_t user)
     return map[0] != 0 || map[2] < UINT32_MAX;
 }
 
-bool
-idem__peer_user(int fd, uid_t *user)
+/* The user that connected, or that listens. False if this is not a unix socket,
+ * or if the kernel shows several users as this one. */
+static bool
+read_user(int fd, uid_t *user)
 {
     struct ucred peer;
     socklen_t len = sizeof(peer);
@@ -70,7 +72,7 @@ idem__peer_is_ours(int fd)
 {
     uid_t user;
 
-    return idem__peer_user(fd, &user) && (user == 0 || user == geteuid());
+    return read_user(fd, &user) && (user == 0 || user == geteuid());
 }
 
 enum idem_status
@@ -85,7 +87,7 @@ idem__peer_trusted(int fd, const char *address, struct idem_error *err)
     (void)getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len);
     if (domain != AF_UNIX || idem__peer_is_ours(fd))
         return IDEM_OK;
-    if (!idem__peer_user(fd, &user))
+    if (!read_user(fd, &user))
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "%s: cannot tell which user listens there, so the "
                           "secret was not sent",

@@ -8,10 +8,6 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* The user that connected, or that listens. False if this is not a unix socket,
- * or if the kernel shows several users as this one. */
-bool idem__peer_user(int fd, uid_t *user);
-
 /* The process that listens on the other end, or -1. */
 pid_t idem__peer_pid(int fd);
 

@@ -58,7 +58,7 @@ struct idem__tls_end *idem__tls_start(const struct idem__tls *tls, int fd,
 void idem__tls_end(struct idem__tls_end *end);
 void idem__tls_goodbye(struct idem__tls_end *end);
 
-/* One step of the handshake. Returns POLLIN or POLLOUT to wait for, 0 when it
+/* One round of the handshake. Returns POLLIN or POLLOUT to wait for, 0 when it
  * is done, -1 when it failed; idem__tls_why then says why. */
 int idem__tls_shake(struct idem__tls_end *end);
 void idem__tls_why(struct idem__tls_end *end, char *why, size_t why_len);

@@ -161,7 +161,8 @@ parse(char *text, int default_port, const char *const *known,
     const char *flaw;
 
     if (!hosts)
-        return "\"//\" and a host follow the scheme";
+        return "write // and a host after the scheme, for instance "
+               "redis://127.0.0.1:6379";
     hosts += 3;
     at = strrchr(hosts, '@'); /* before "/": a password may hold one */
     path = cut(at ? at : hosts, '/');

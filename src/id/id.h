@@ -134,7 +134,7 @@ enum idem_status idem__ids_open(struct idem_engine *engine,
                                 struct idem_ids **ids, struct idem_error *err);
 
 /* keeper.c: the thread, and its work for one source. Called with the mutex
- * held, which is released during store operations. */
+ * held, which is unlocked during store operations. */
 void *idem__ids_keeper(void *arg);
 /* Does the last error stay until an operator changes something? */
 bool idem__source_hopeless(const struct id_source *source);

@@ -11,9 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-/* Parse `count` numbers separated by a character. */
+/* Parse `count` numbers of at most `most`, separated by a character. */
 static bool
-read_numbers(const char *text, char sign, uint64_t *numbers, size_t count)
+read_numbers(const char *text, char sign, uint64_t most, uint64_t *numbers,
+             size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         char *end;
@@ -21,7 +22,7 @@ read_numbers(const char *text, char sign, uint64_t *numbers, size_t count)
         if (*text < '0' || *text > '9')
             return false;
         numbers[i] = strtoull(text, &end, 10);
-        if (*end != (i + 1 < count ? sign : 0))
+        if (numbers[i] > most || *end != (i + 1 < count ? sign : 0))
             return false;
         text = end + 1;
     }
@@ -74,15 +75,16 @@ idem__ids_option_set(struct idem_ids_options *options, const char *name,
 
     if (strcmp(name, "uid-bits") == 0) {
         shape = "three numbers like 28,22,13";
-        if (read_numbers(value, ',', numbers, 3)) {
-            options->uid_seconds_bits = (int)(numbers[0] & 127);
-            options->uid_worker_bits = (int)(numbers[1] & 127);
-            options->uid_sequence_bits = (int)(numbers[2] & 127);
+        if (read_numbers(value, ',', 63, numbers, 3)) {
+            options->uid_seconds_bits = (int)numbers[0];
+            options->uid_worker_bits = (int)numbers[1];
+            options->uid_sequence_bits = (int)numbers[2];
             return IDEM_OK;
         }
     } else if (strcmp(name, "worker-numbers") == 0) {
         shape = "a range like 0-511";
-        if (read_numbers(value, '-', numbers, 2) && numbers[0] <= numbers[1]) {
+        if (read_numbers(value, '-', INT64_MAX, numbers, 2) &&
+            numbers[0] <= numbers[1]) {
             options->worker_first = numbers[0];
             options->worker_count = numbers[1] - numbers[0] + 1;
             return IDEM_OK;

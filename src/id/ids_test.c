@@ -612,6 +612,119 @@ what_makes_no_sense_is_refused(void **state)
     idem_close(engine);
 }
 
+/* ---- options as text ------------------------------------------------------
+ */
+
+static void
+options_are_read_from_text(void **state)
+{
+    static const char *const settings[][2] = {
+        {"uid-bits", "30,20,13"},          {"uid-epoch", "2026-01-02"},
+        {"snowflake-epoch", "2026-01-03"}, {"worker-numbers", "5-9"},
+        {"segment-step", "100"},           {"segment-step-max", "5000"}};
+    struct idem_ids_options o = {0};
+
+    (void)state;
+    for (size_t i = 0; i < 6; i++) {
+        assert_true(idem__ids_option_known(settings[i][0]));
+        assert_int_equal(
+            idem__ids_option_set(&o, settings[i][0], settings[i][1], NULL),
+            IDEM_OK);
+    }
+    assert_false(idem__ids_option_known("segment-steps"));
+    assert_int_equal(o.uid_seconds_bits, 30);
+    assert_int_equal(o.uid_worker_bits, 20);
+    assert_int_equal(o.uid_sequence_bits, 13);
+    assert_int_equal(o.uid_epoch_s, 1767312000);
+    assert_true(o.snowflake_epoch_ms == INT64_C(1767398400000));
+    assert_int_equal(o.worker_first, 5);
+    assert_int_equal(o.worker_count, 5);
+    assert_int_equal(o.segment_step, 100);
+    assert_int_equal(o.segment_step_max, 5000);
+    assert_int_equal(idem__ids_options_check(&o, NULL), IDEM_OK);
+}
+
+static void
+an_option_of_another_shape_is_refused(void **state)
+{
+    static const char *const cases[][3] = {
+        {"uid-bits", "28,22", "three numbers"},
+        {"uid-bits", "28,22,13,1", "three numbers"},
+        {"uid-bits", "28,22,x", "three numbers"},
+        {"uid-bits", "28,-22,13", "three numbers"},
+        {"uid-bits", "156,22,13", "three numbers"}, /* 156 is 128 + 28 */
+        {"uid-bits", "28,22,18446744073709551629", "three numbers"},
+        {"worker-numbers", "9-5", "a range like 0-511"},
+        {"worker-numbers", "9", "a range like 0-511"},
+        {"worker-numbers", "0-18446744073709551615", "a range like 0-511"},
+        {"uid-epoch", "soon", "a day like 2026-01-01"},
+        {"snowflake-epoch", "2026-01-01x", "a day like 2026-01-01"},
+        {"snowflake-epoch", "1970-01-01", "a day like 2026-01-01"},
+        {"segment-step", "0", "a number, 1 or more"},
+        {"segment-step", "x", "a number, 1 or more"},
+    };
+    struct idem_ids_options o = {0}, none = {0};
+    struct idem_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (idem__ids_option_set(&o, cases[i][0], cases[i][1], &err) !=
+            IDEM_ERR_INVALID)
+            fail_msg("taken: %s %s", cases[i][0], cases[i][1]);
+        assert_non_null(strstr(err.text, cases[i][2]));
+        assert_non_null(strstr(err.text, cases[i][1]));
+    }
+    assert_memory_equal(&o, &none, sizeof(o));
+}
+
+static void
+options_out_of_range_are_refused(void **state)
+{
+    const struct idem_ids_options cases[] = {
+        {.uid_seconds_bits = 50, .uid_worker_bits = 13},
+        {.uid_seconds_bits = 50, .uid_sequence_bits = 13},
+        {.uid_worker_bits = 50, .uid_sequence_bits = 13},
+        {.uid_seconds_bits = 1, .uid_worker_bits = 1, .uid_sequence_bits = 1},
+        {.lease_ms = 299},
+        {.lease_ms = IDEM_LEASE_MAX_MS + 1},
+        {.segment_step = (UINT64_C(1) << 40) + 1},
+        {.segment_step = 10, .segment_step_max = 9},
+        {.segment_step_max = (UINT64_C(1) << 40) + 1},
+    };
+    struct idem_ids_options large = {.segment_step = UINT64_C(1) << 40};
+    struct idem_ids_options newer = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct idem_ids_options o = cases[i];
+
+        assert_int_equal(idem__ids_options_check(&o, NULL), IDEM_ERR_INVALID);
+    }
+    assert_int_equal(idem__ids_options_check(&large, NULL), IDEM_OK);
+    assert_true(large.segment_step_max == large.segment_step);
+    newer.room[0] = 1;
+    assert_int_equal(idem__ids_options_check(&newer, NULL),
+                     IDEM_ERR_UNSUPPORTED);
+}
+
+static void
+only_numbers_can_be_explained(void **state)
+{
+    struct idem_ids_options bad = {.lease_ms = 1};
+    struct idem_id_parts parts;
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(idem_id_explain(IDEM_ID_SEGMENT, 77, NULL, &parts, NULL),
+                     IDEM_OK);
+    assert_true(parts.sequence == 77 && parts.time_ms == -1);
+    assert_int_equal(idem_id_explain(IDEM_ID_UUID7, 77, NULL, &parts, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "snowflake, uid or segment"));
+    assert_int_equal(idem_id_explain(IDEM_ID_UID, 77, &bad, &parts, NULL),
+                     IDEM_ERR_INVALID);
+}
+
 int
 main(void)
 {
@@ -636,6 +749,10 @@ main(void)
         cmocka_unit_test(an_epoch_that_ended_gives_no_ids),
         cmocka_unit_test(uuids_have_their_version_and_order),
         cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(options_are_read_from_text),
+        cmocka_unit_test(an_option_of_another_shape_is_refused),
+        cmocka_unit_test(options_out_of_range_are_refused),
+        cmocka_unit_test(only_numbers_can_be_explained),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

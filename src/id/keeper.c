@@ -71,7 +71,7 @@ tell_waiters(struct idem_ids *ids)
         ids->options.grew(ids->options.grew_arg);
 }
 
-/* Run one op with the mutex released. */
+/* Run one op with the mutex unlocked. */
 static enum idem_status
 run(struct idem_ids *ids, struct id_source *s, const struct idem_op *op,
     struct idem_answer *answer)
@@ -148,10 +148,23 @@ open_window(struct idem_ids *ids, struct id_source *s, uint64_t mark)
     tell_waiters(ids);
 }
 
+/* An op on the lock of a worker number, whose text is written to `id`. */
+static struct idem_op
+worker_op(enum idem_verb verb, const struct id_source *s, uint64_t worker,
+          char id[32])
+{
+    snprintf(id, 32, "%" PRIu64, worker);
+    return (struct idem_op){.verb = verb,
+                            .type = IDEM_TYPE_WORKER,
+                            .scope = idem_text(scope_of(s)),
+                            .id = idem_text(id)};
+}
+
 static bool
 renew_worker(struct idem_ids *ids, struct id_source *s)
 {
     char id[32], note[32];
+    struct idem_op op = worker_op(IDEM_RENEW, s, s->worker, id);
     struct idem_answer answer = {0};
     int64_t asked_at_us = idem__ids_boot_us(ids);
     uint64_t mark;
@@ -161,16 +174,10 @@ renew_worker(struct idem_ids *ids, struct id_source *s)
         idem__source_tick(ids, s, asked_at_us);
     s->lease.asked_us = asked_at_us;
     mark = wanted_mark(ids, s);
-    snprintf(id, sizeof(id), "%" PRIu64, s->worker);
-    if (run(ids, s,
-            &(struct idem_op){.verb = IDEM_RENEW,
-                              .type = IDEM_TYPE_WORKER,
-                              .scope = idem_text(scope_of(s)),
-                              .id = idem_text(id),
-                              .fence = s->fence,
-                              .lease_ms = ids->options.lease_ms,
-                              .result = write_note(note, mark)},
-            &answer) != IDEM_OK)
+    op.fence = s->fence;
+    op.lease_ms = ids->options.lease_ms;
+    op.result = write_note(note, mark);
+    if (run(ids, s, &op, &answer) != IDEM_OK)
         return false; /* the lease is valid until its deadline */
     renewed = answer.verdict == IDEM_V_OK;
     idem_answer_clear(&answer);
@@ -185,21 +192,16 @@ static void
 give_worker_back(struct idem_ids *ids, struct id_source *s)
 {
     char id[32], note[32];
+    struct idem_op op = worker_op(IDEM_UNLOCK, s, s->worker, id);
     struct idem_answer answer = {0};
     uint64_t mark = (s->next >> s->layout.sequence_bits) + 1;
 
     if (!s->leased)
         return;
     s->leased = false;
-    snprintf(id, sizeof(id), "%" PRIu64, s->worker);
-    if (run(ids, s,
-            &(struct idem_op){.verb = IDEM_UNLOCK,
-                              .type = IDEM_TYPE_WORKER,
-                              .scope = idem_text(scope_of(s)),
-                              .id = idem_text(id),
-                              .fence = s->fence,
-                              .result = write_note(note, mark)},
-            &answer) == IDEM_OK)
+    op.fence = s->fence;
+    op.result = write_note(note, mark);
+    if (run(ids, s, &op, &answer) == IDEM_OK)
         idem_answer_clear(&answer);
 }
 
@@ -226,18 +228,13 @@ static enum attempt
 try_worker(struct idem_ids *ids, struct id_source *s, uint64_t worker)
 {
     char id[32];
+    struct idem_op op = worker_op(IDEM_LOCK, s, worker, id);
     struct idem_answer answer = {0};
     enum attempt attempt = TAKEN;
 
-    snprintf(id, sizeof(id), "%" PRIu64, worker);
-    if (run(ids, s,
-            &(struct idem_op){.verb = IDEM_LOCK,
-                              .type = IDEM_TYPE_WORKER,
-                              .scope = idem_text(scope_of(s)),
-                              .id = idem_text(id),
-                              .subject = idem_text(ids->owner),
-                              .lease_ms = ids->options.lease_ms},
-            &answer) != IDEM_OK)
+    op.subject = idem_text(ids->owner);
+    op.lease_ms = ids->options.lease_ms;
+    if (run(ids, s, &op, &answer) != IDEM_OK)
         return TROUBLE;
     if (answer.verdict == IDEM_V_STARTED) {
         s->worker = worker;

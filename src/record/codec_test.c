@@ -313,6 +313,40 @@ the_key_is_the_documented_hash(void **state)
     assert_memory_not_equal(key, other, sizeof(key));
 }
 
+static void
+an_answer_keeps_its_own_copy_of_a_record(void **state)
+{
+    char result[] = "first";
+    struct idem_answer answer = {.record = &idem__no_record};
+    struct idem_record r = sample();
+
+    (void)state;
+    r.result = idem_text(result);
+    assert_true(idem__answer_keep(&answer, &r));
+    memcpy(result, "other", 5);
+    assert_memory_equal(answer.record->result.data, "first", 5);
+    assert_int_equal(answer.record->fence, r.fence);
+    /* Its own record, changed: what it has now is read before it is freed. */
+    r = *answer.record;
+    r.state = IDEM_STATE_FAILED;
+    assert_true(idem__answer_keep(&answer, &r));
+    assert_int_equal(answer.record->state, IDEM_STATE_FAILED);
+    assert_memory_equal(answer.record->result.data, "first", 5);
+    assert_memory_equal(answer.record->id.data, "order-7", 7);
+    /* An absent record that has bytes is copied with them. */
+    r = (struct idem_record){.subject = idem_text(result)};
+    assert_true(idem__answer_keep(&answer, &r));
+    memcpy(result, "third", 5);
+    assert_int_equal(answer.record->state, IDEM_STATE_ABSENT);
+    assert_memory_equal(answer.record->subject.data, "other", 5);
+    /* One without needs no memory. */
+    r = idem__no_record;
+    assert_true(idem__answer_keep(&answer, &r));
+    assert_null(answer.memory);
+    assert_ptr_equal(answer.record, &idem__no_record);
+    idem_answer_clear(&answer);
+}
+
 int
 main(void)
 {
@@ -327,6 +361,7 @@ main(void)
         cmocka_unit_test(a_name_that_is_empty_or_too_long_is_flawed),
         cmocka_unit_test(a_time_out_of_range_is_flawed),
         cmocka_unit_test(the_key_is_the_documented_hash),
+        cmocka_unit_test(an_answer_keeps_its_own_copy_of_a_record),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

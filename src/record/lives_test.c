@@ -22,8 +22,12 @@ struct life {
 static enum idem_verdict
 play(struct life *life, struct idem_op op)
 {
-    struct idem_now now = {life->now_ms, life->now_ms, INT64_MAX,
-                           (uint64_t)life->now_ms * 1000, 0};
+    struct idem_now now = {life->now_ms,
+                           life->now_ms,
+                           INT64_MAX,
+                           (uint64_t)life->now_ms * 1000,
+                           0,
+                           0};
     enum idem_verdict verdict;
 
     op.scope = idem_text("s");

@@ -158,7 +158,7 @@ idem__op_check(struct idem_op *op, struct idem_error *err)
                           (unsigned)op->verb);
     if (op->type == 0)
         op->type = implied_type(op->verb);
-    if (op->type < IDEM_TYPE_REQUEST || op->type > IDEM_TYPE_WORKER)
+    if ((unsigned)op->type > IDEM_TYPE_WORKER)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "there is no record type number %u",
                           (unsigned)op->type);

@@ -190,6 +190,8 @@ numbers_that_are_no_verb_type_mode_or_kind_are_refused(void **state)
     op = valid(IDEM_BEGIN);
     op.type = (enum idem_type)5;
     refused(op, "no record type", "5");
+    op.type = (enum idem_type)UINT32_MAX;
+    refused(op, "no record type", "4294967295");
     op = valid(IDEM_BEGIN);
     op.mode = (enum idem_mode)2;
     refused(op, "strict or loose", "2");
@@ -235,8 +237,20 @@ every_name_reads_back_in_any_case(void **state)
     enum idem_kind kind;
     enum idem_mode mode;
     enum idem_type type;
+    enum idem_verdict verdict;
+    enum idem_status status;
 
     (void)state;
+    for (int i = 0; i < IDEM__VERDICT_COUNT; i++) {
+        assert_true(
+            idem__verdict_parse(idem_text(idem_verdict_name(i)), &verdict));
+        assert_int_equal(verdict, i);
+    }
+    for (int i = 0; i < IDEM__STATUS_COUNT; i++) {
+        assert_true(
+            idem__status_parse(idem_text(idem_status_name(i)), &status));
+        assert_int_equal(status, i);
+    }
     for (int i = 0; i < IDEM__VERB_COUNT; i++) {
         assert_true(idem__verb_parse(idem_text(idem_verb_name(i)), &verb));
         assert_int_equal(verb, i);
@@ -259,6 +273,8 @@ every_name_reads_back_in_any_case(void **state)
     assert_false(idem__state_parse(idem_text("done"), &st));
     assert_false(idem__kind_parse(idem_text("json"), &kind));
     assert_false(idem__mode_parse(idem_text("lax"), &mode));
+    assert_false(idem__verdict_parse(idem_text("started!"), &verdict));
+    assert_false(idem__status_parse(idem_text("okay"), &status));
     assert_string_equal(idem_type_name(0), "?");
     assert_string_equal(idem_verdict_name(99), "?");
     assert_string_equal(idem_status_text(IDEM_OK), "success");

@@ -60,6 +60,10 @@ struct idem_now {
     /* If the store's clock was set back while this engine ran, the right time
      * may be later than late_ms by this much. Expiry counts from there. */
     int64_t behind_ms;
+    /* The latest time by which this engine ever judged, advanced by the boot
+     * clock. Leases count from here if it is later than late_ms: another engine
+     * that has not yet read a clock that was set back judges by that time. */
+    int64_t steady_ms;
 };
 
 /*

@@ -165,6 +165,13 @@ new_life(struct idem_record *next, const struct idem_record *r,
         memcpy(next->nonce, op->nonce, IDEM_NONCE_LEN);
 }
 
+/* The end of a lease that begins now. */
+static int64_t
+lease_end(const struct idem_op *op, const struct idem_now *now)
+{
+    return later(now->late_ms, now->steady_ms) + op->lease_ms;
+}
+
 /* Set the state to executing, owned by the caller. */
 static enum idem_verdict
 start(struct idem_record *next, const struct idem_record *r,
@@ -174,7 +181,7 @@ start(struct idem_record *next, const struct idem_record *r,
     new_life(next, r, last, op, now);
     next->state = IDEM_STATE_EXECUTING;
     next->attempt++;
-    next->lease_until = now->late_ms + op->lease_ms;
+    next->lease_until = lease_end(op, now);
     if (op->fingerprint) {
         next->flags |= IDEM_FLAG_FINGERPRINT;
         memcpy(next->fingerprint, op->fingerprint, IDEM_FINGERPRINT_LEN);
@@ -326,7 +333,7 @@ renew(const struct idem_record *r, const struct idem_op *op,
     if (!r || !holds(r, op))
         return IDEM_V_STALE;
     *next = *r;
-    next->lease_until = later(r->lease_until, now->late_ms + op->lease_ms);
+    next->lease_until = later(r->lease_until, lease_end(op, now));
     next->updated = now->late_ms;
     /* The holder will never learn the outcome, so nobody needs to wait for
      * it. */
@@ -416,7 +423,7 @@ lock(const struct idem_record *r, const struct idem_record *last,
         return IDEM_V_BUSY;
     if (held) {
         *next = *r;
-        next->lease_until = later(r->lease_until, now->late_ms + op->lease_ms);
+        next->lease_until = later(r->lease_until, lease_end(op, now));
         next->updated = now->late_ms;
     } else {
         start(next, r, last, op, now);

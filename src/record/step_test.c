@@ -27,6 +27,7 @@
 #define AHEAD_US (UINT64_C(30) * 24 * 3600 * 1000000)
 #define LEASE_MS 500 /* of the start of the record */
 #define BEHIND_MS 4000
+#define STEADY_MS (LATE_MS + 3000)
 #define FREE_MS INT64_C(3600000)
 #define FREE_LOCK_MS (30 * 24 * FREE_MS)
 
@@ -256,7 +257,7 @@ check_start(const struct idem_record *r, bool counts, const struct idem_op *op,
     MUST(next->attempt == attempts_of(counts ? r : NULL) + 1);
     MUST(next->created == (same_life ? r->created : LATE_MS));
     MUST(next->expires == next->created + op->ttl_ms);
-    MUST(next->lease_until == LATE_MS + op->lease_ms);
+    MUST(next->lease_until == STEADY_MS + op->lease_ms);
     MUST(next->mode == op->mode);
     MUST(memcmp(next->nonce, op->nonce, IDEM_NONCE_LEN) == 0);
     MUST(same_bytes(next->subject, op->subject));
@@ -320,7 +321,7 @@ check_lease(const struct idem_record *r, const struct idem_op *op,
     struct idem_record back = *next;
 
     MUST(next->lease_until >= r->lease_until);
-    MUST(next->lease_until >= LATE_MS + op->lease_ms);
+    MUST(next->lease_until >= STEADY_MS + op->lease_ms);
     back.lease_until = r->lease_until;
     back.updated = r->updated;
     back.rev = r->rev;
@@ -505,8 +506,8 @@ complain(const struct point *p, const char *what, enum idem_verdict verdict)
 static void
 try_point(const struct point *p)
 {
-    struct idem_now now = {EARLY_MS, LATE_MS, LEASE_MS + 10, LATE_US,
-                           BEHIND_MS};
+    struct idem_now now = {EARLY_MS, LATE_MS,   LEASE_MS + 10,
+                           LATE_US,  BEHIND_MS, STEADY_MS};
     struct idem_record r, next;
     struct idem_op op;
     const struct row *row;
@@ -591,7 +592,7 @@ step_does_what_the_table_says_in_every_situation(void **state)
 static void
 a_scan_filter_finds_doubts_and_never_the_expired(void **state)
 {
-    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US, 0};
+    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US, 0, 0};
     struct point p = {.state = IDEM_STATE_EXECUTING, .lease = LEASE_OVER};
     struct idem_filter filter = {.doubt = true};
     struct idem_record r;
@@ -621,7 +622,7 @@ a_scan_filter_finds_doubts_and_never_the_expired(void **state)
 static void
 a_scan_filter_compares_each_member_that_is_set(void **state)
 {
-    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US, 0};
+    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US, 0, 0};
     struct point p = {.state = IDEM_STATE_EXECUTING, .lease = LEASE_OVER};
     struct idem_filter filter = {0};
     struct idem_record r;
@@ -664,6 +665,43 @@ a_scan_filter_compares_each_member_that_is_set(void **state)
     assert_true(idem__filter_match(&filter, &r, &now));
 }
 
+/* ---- records that step() never writes ----------------------------------- */
+
+static void
+only_executing_has_a_lease_that_ends(void **state)
+{
+    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US, 0, 0};
+    struct point p = {.state = IDEM_STATE_EXECUTING, .lease = LEASE_OVER};
+    struct idem_record r;
+
+    (void)state;
+    make_record(&p, &r);
+    assert_true(idem__lease_over(&r, &now));
+    for (int other = IDEM_STATE_ISSUED; other <= IDEM_STATE_FREE; other++) {
+        r.state = (uint8_t)other;
+        assert_int_equal(idem__lease_over(&r, &now),
+                         other == IDEM_STATE_EXECUTING);
+    }
+}
+
+/* Another program may have written it into a table. */
+static void
+a_request_that_says_it_was_issued_is_not_started(void **state)
+{
+    struct idem_now now = {EARLY_MS, LATE_MS, INT64_MAX, LATE_US, 0, 0};
+    struct point p = {.state = IDEM_STATE_ISSUED};
+    struct idem_record r, next;
+    struct idem_op op;
+
+    (void)state;
+    make_record(&p, &r);
+    make_op(&p, &r, &op);
+    assert_int_equal(idem__op_check(&op, NULL), IDEM_OK);
+    assert_int_equal(r.type, IDEM_TYPE_REQUEST);
+    assert_int_equal(idem__step(&r, &op, &now, &next), IDEM_V_UNKNOWN);
+    assert_int_equal(next.state, IDEM_STATE_ABSENT);
+}
+
 int
 main(void)
 {
@@ -671,6 +709,8 @@ main(void)
         cmocka_unit_test(step_does_what_the_table_says_in_every_situation),
         cmocka_unit_test(a_scan_filter_finds_doubts_and_never_the_expired),
         cmocka_unit_test(a_scan_filter_compares_each_member_that_is_set),
+        cmocka_unit_test(only_executing_has_a_lease_that_ends),
+        cmocka_unit_test(a_request_that_says_it_was_issued_is_not_started),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

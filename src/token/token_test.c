@@ -2,11 +2,12 @@
  * token_test.c - tests that a token is redeemed once, by the subject it was
  * issued to.
  */
-#include "../store/store.h"
+#include "../../tests/support/rig.h"
 
 #include <idem/token.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -168,6 +169,74 @@ a_begun_token_gives_a_repeat_the_first_answer(void **state)
     idem_close(engine);
 }
 
+static void
+a_redemption_whose_reply_was_lost_is_known_by_its_nonce(void **state)
+{
+    char token[IDEM_TOKEN_LEN + 1];
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    turn(rig.engine);
+    assert_int_equal(idem_token_issue(rig.engine, ANN, 0, token, NULL),
+                     IDEM_OK);
+    faulty_plan(rig.store, FAULT_LOST_APPLIED, 0, 6); /* all that it tries */
+    assert_int_equal(redeem(rig.engine, ANN, token), IDEM_V_REDEEMED);
+    assert_int_equal(redeem(rig.engine, ANN, token), IDEM_V_DUPLICATE);
+    rig_close(&rig);
+}
+
+static void
+a_store_that_fails_issues_and_redeems_nothing(void **state)
+{
+    char token[IDEM_TOKEN_LEN + 1];
+    enum idem_verdict verdict = IDEM_V_BUSY;
+    struct idem_error err;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    turn(rig.engine);
+    faulty_plan(rig.store, FAULT_FULL, 0, 1);
+    assert_int_equal(idem_token_issue(rig.engine, ANN, 0, token, &err),
+                     IDEM_ERR_FULL);
+    assert_int_equal(redeem(rig.engine, ANN, token), IDEM_V_UNKNOWN);
+    assert_int_equal(idem_token_issue(rig.engine, ANN, 0, token, NULL),
+                     IDEM_OK);
+    faulty_plan(rig.store, FAULT_FULL, 0, 1);
+    assert_int_equal(idem_token_redeem(rig.engine, ANN, token, &verdict, &err),
+                     IDEM_ERR_FULL);
+    assert_int_equal(verdict, IDEM_V_BUSY); /* not set */
+    assert_int_equal(redeem(rig.engine, ANN, token), IDEM_V_REDEEMED);
+    rig_close(&rig);
+}
+
+static void
+who_asks_for_too_many_is_remembered_among_all_others(void **state)
+{
+    struct idem_token_limit *limit = idem_token_limit_open(0.001, 5);
+    int64_t retry_after_ms = 0;
+
+    (void)state;
+    assert_non_null(limit);
+    for (int i = 0; i < 5; i++)
+        assert_true(idem_token_allowed(limit, ANN, 1, &retry_after_ms));
+    assert_false(idem_token_allowed(limit, ANN, 1, &retry_after_ms));
+    /* More than the table has places for. */
+    for (int i = 0; i < 300000; i++) {
+        char name[24];
+
+        snprintf(name, sizeof(name), "stranger-%d", i);
+        assert_true(
+            idem_token_allowed(limit, idem_text(name), 1, &retry_after_ms));
+    }
+    assert_false(idem_token_allowed(limit, ANN, 1, &retry_after_ms));
+    assert_in_range(retry_after_ms, 900000, 1000001);
+    idem_token_limit_close(limit);
+    assert_true(idem_token_allowed(NULL, ANN, 1000, &retry_after_ms));
+    idem_token_limit_close(NULL);
+}
+
 int
 main(void)
 {
@@ -179,6 +248,10 @@ main(void)
         cmocka_unit_test(
             a_batch_beyond_the_burst_is_had_once_and_paid_for_later),
         cmocka_unit_test(a_begun_token_gives_a_repeat_the_first_answer),
+        cmocka_unit_test(
+            a_redemption_whose_reply_was_lost_is_known_by_its_nonce),
+        cmocka_unit_test(a_store_that_fails_issues_and_redeems_nothing),
+        cmocka_unit_test(who_asks_for_too_many_is_remembered_among_all_others),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,6 +20,10 @@
 
 #define IDEM__WIRE_COUNT_MAX 1000 /* tokens of an ISSUE, records of a SCAN */
 #define IDEM__WIRE_ARGS_MAX 40    /* of a command that idem writes */
+/* The error for HTTP, which a server answers in HTTP. */
+#define IDEM__WIRE_IS_HTTP                                                     \
+    "Protocol error: this is HTTP, and this port speaks RESP; "                \
+    "idem serve --http takes HTTP"
 #define IDEM__WIRE_LOCK_SCOPE "locks" /* of LOCK and UNLOCK without SCOPE */
 
 /* ---- commands: wire_command.c ---------------------------------------- */
@@ -153,15 +157,20 @@ char *idem__wire_put_head(char *out, bool tagged, int64_t tag, size_t count);
 
 /* ---- replies: wire_reply.c ------------------------------------------- */
 
-/* One reply. `values` values are left in `reader`, after the tag if there was
- * one. An error has no values, only its word and text. */
+#define IDEM__WIRE_FIRST 8 /* a claim's answer with its tag has fewer values */
+
+/* One reply. `values` values are left, after the tag if there was one. An error
+ * has no values, only its word and text. The values are taken from `first`, up
+ * to `known`, then from `reader`. */
 struct idem__wire_reply {
     bool tagged;
     int64_t tag;
     bool error;
     struct idem_bytes word, text;
     size_t values;
+    size_t next, known;
     struct idem__wire_reader reader;
+    struct idem__wire_value first[IDEM__WIRE_FIRST];
 };
 
 /* DONE: one whole reply has *used bytes of `in`. MORE: it will have at least

@@ -38,7 +38,8 @@ take_record(struct idem__wire_reply *reply, struct idem__wire_brief *brief)
     while (ok && reply->values > 1) {
         struct idem__wire_value name, value;
 
-        ok = idem__wire_take(reply, IDEM__WIRE_BYTES, &name);
+        if (!idem__wire_take(reply, IDEM__WIRE_BYTES, &name))
+            return false;
         (void)idem__wire_take(reply, IDEM__WIRE_BYTES, &value);
         if (idem__bytes_is(name.bytes, "state"))
             ok = idem__state_parse(value.bytes, &brief->state);

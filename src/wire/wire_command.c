@@ -118,8 +118,9 @@ static const struct field
 
 #define PLACES_MAX 5
 
-struct row {
-    const char *name; /* upper case */
+struct wire_row {
+    const char *name;  /* upper case */
+    const char *words; /* its places, for an error */
     enum idem_verb verb;
     enum idem_type type; /* if TYPE is not given; 0: requests, then tokens */
     size_t place_count;
@@ -128,26 +129,38 @@ struct row {
 };
 
 /* Indexed by verb; SCAN is the last one. */
-static const struct row rows[] = {
-    {"BEGIN",   IDEM_BEGIN,   IDEM_TYPE_REQUEST, 2, {&scope, &id},
+static const struct wire_row rows[] = {
+    {"BEGIN",   "scope id",
+     IDEM_BEGIN,   IDEM_TYPE_REQUEST, 2, {&scope, &id},
      FP | LEASE | TTL | WAIT | MODE | TOKEN | NONCE | SUBJECT},
-    {"FINISH",  IDEM_FINISH,  0, 5, {&scope, &id, &fence, &outcome, &result},
+    {"FINISH",  "scope id fence SUCCEEDED|FAILED result",
+     IDEM_FINISH,  0, 5, {&scope, &id, &fence, &outcome, &result},
      TTL | KIND | NOREPLAY},
-    {"RELEASE", IDEM_RELEASE, 0, 3, {&scope, &id, &fence}, NOTE},
-    {"RENEW",   IDEM_RENEW,   0, 4, {&scope, &id, &fence, &lease}, NOTE | LOST},
-    {"SETTLE",  IDEM_SETTLE,  0, 2, {&scope, &id},
+    {"RELEASE", "scope id fence",
+     IDEM_RELEASE, 0, 3, {&scope, &id, &fence}, NOTE},
+    {"RENEW",   "scope id fence ms",
+     IDEM_RENEW,   0, 4, {&scope, &id, &fence, &lease}, NOTE | LOST},
+    {"SETTLE",  "scope id",
+     IDEM_SETTLE,  0, 2, {&scope, &id},
      REASON | AS | TTL | KIND | MODE | NONCE | SUBJECT | NOREPLAY | FENCE},
-    {"GET",     IDEM_GET,     0, 2, {&scope, &id}, 0},
-    {"FORGET",  IDEM_FORGET,  0, 2, {&scope, &id}, REASON | FENCE},
-    {"ISSUE",   IDEM_ISSUE,   IDEM_TYPE_TOKEN, 1, {&scope},
+    {"GET",     "scope id",
+     IDEM_GET,     0, 2, {&scope, &id}, 0},
+    {"FORGET",  "scope id",
+     IDEM_FORGET,  0, 2, {&scope, &id}, REASON | FENCE},
+    {"ISSUE",   "subject",
+     IDEM_ISSUE,   IDEM_TYPE_TOKEN, 1, {&scope},
      TTL | COUNT | ID | MODE | NONCE | SUBJECT},
-    {"REDEEM",  IDEM_REDEEM,  IDEM_TYPE_TOKEN, 2, {&id, &scope},
+    {"REDEEM",  "token subject",
+     IDEM_REDEEM,  IDEM_TYPE_TOKEN, 2, {&id, &scope},
      NEXT | NONCE | TTL | KIND | NOREPLAY | NOTE},
-    {"LOCK",    IDEM_LOCK,    IDEM_TYPE_LOCK, 3, {&id, &owner, &lease},
+    {"LOCK",    "name owner ms",
+     IDEM_LOCK,    IDEM_TYPE_LOCK, 3, {&id, &owner, &lease},
      WAIT | SCOPE | NOTE | TTL | MODE | NONCE | FP},
-    {"UNLOCK",  IDEM_UNLOCK,  IDEM_TYPE_LOCK, 2, {&id, &fence},
+    {"UNLOCK",  "name fence",
+     IDEM_UNLOCK,  IDEM_TYPE_LOCK, 2, {&id, &fence},
      SCOPE | NOTE | REASON},
-    {"SCAN",    IDEM__VERB_COUNT, 0, 1, {&cursor},
+    {"SCAN",    "cursor",
+     IDEM__VERB_COUNT, 0, 1, {&cursor},
      LISTED_TYPE | LISTED_SCOPE | LISTED_ID | STATE | DOUBT | BEFORE | COUNT},
 };
 /* clang-format on */
@@ -158,7 +171,7 @@ static const struct row rows[] = {
 _Static_assert(ROWS == IDEM__VERB_COUNT + 1, "a row for every verb, and SCAN");
 
 static unsigned
-options_of(const struct row *row)
+options_of(const struct wire_row *row)
 {
     unsigned always = row->verb == IDEM__VERB_COUNT ? FULL : TYPE | FULL;
 
@@ -173,7 +186,7 @@ is_word(struct idem_bytes word, const char *name)
            idem__bytes_is(word, name);
 }
 
-static const struct row *
+static const struct wire_row *
 find_row(struct idem_bytes name)
 {
     for (size_t i = 0; i < ROWS; i++) {
@@ -326,9 +339,9 @@ field_values(const struct field *field)
 }
 
 static enum idem_status
-read_option(const struct row *row, const struct idem_bytes *args, size_t count,
-            unsigned *seen, size_t *taken, struct idem__wire_command *command,
-            struct idem_error *err)
+read_option(const struct wire_row *row, const struct idem_bytes *args,
+            size_t count, unsigned *seen, size_t *taken,
+            struct idem__wire_command *command, struct idem_error *err)
 {
     unsigned known = options_of(row);
 
@@ -391,7 +404,7 @@ place_reason(struct idem__wire_command *command)
 }
 
 static void
-start_command(const struct row *row, struct idem__wire_command *command)
+start_command(const struct wire_row *row, struct idem__wire_command *command)
 {
     memset(&command->op, 0, sizeof(command->op));
     command->op.verb = row->verb;
@@ -406,7 +419,7 @@ start_command(const struct row *row, struct idem__wire_command *command)
 }
 
 static enum idem_status
-parse(const struct row *row, const struct idem_bytes *args, size_t count,
+parse(const struct wire_row *row, const struct idem_bytes *args, size_t count,
       struct idem__wire_command *command, struct idem_error *err)
 {
     enum idem_status status;
@@ -420,9 +433,10 @@ parse(const struct row *row, const struct idem_bytes *args, size_t count,
         return status;
     if (count < row->place_count)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "wrong number of arguments for '%s' command of idem "
-                          "(docs/protocol.md)",
-                          row->name);
+                          "wrong number of arguments for '%s' command of idem: "
+                          "%s %s%s (docs/protocol.md)",
+                          row->name, row->name, row->words,
+                          row->options ? " [options]" : "");
     for (size_t i = 0; i < row->place_count && status == IDEM_OK; i++)
         status = read_field(row->places[i], args + i, command, err);
     for (size_t i = row->place_count; i < count && status == IDEM_OK;
@@ -440,7 +454,7 @@ enum idem_status
 idem__wire_parse(const struct idem_bytes *args, size_t count,
                  struct idem__wire_command *command, struct idem_error *err)
 {
-    const struct row *row = find_row(args[0]);
+    const struct wire_row *row = find_row(args[0]);
     enum idem_status status;
 
     if (!row)
@@ -547,7 +561,7 @@ add_field(const struct field *field, const struct idem__wire_command *command,
 
 /* Does this field differ from its default, so that it must be written? */
 static bool
-is_set(const struct row *row, const struct field *option,
+is_set(const struct wire_row *row, const struct field *option,
        const struct idem__wire_command *command)
 {
     const void *from = (const char *)command + option->at;
@@ -604,7 +618,7 @@ void
 idem__wire_write(const struct idem__wire_command *command,
                  struct idem__wire_args *args)
 {
-    const struct row *row =
+    const struct wire_row *row =
         &rows[command->scan ? IDEM__VERB_COUNT : command->op.verb];
     unsigned known = options_of(row);
 

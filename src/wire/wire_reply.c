@@ -2,7 +2,9 @@
  * wire_reply.c - finds whole replies in the input and reads their values.
  *
  * An incomplete reply is read again from its start when more bytes have
- * arrived. That is cheap, because strings are skipped by their length.
+ * arrived. That is cheap, because strings are skipped by their length. The first
+ * values of an array are kept while its end is looked for, so that a short
+ * answer is read once.
  */
 #include "wire.h"
 
@@ -10,26 +12,37 @@
 
 /* ---- a reply --------------------------------------------------------- */
 
-/* Skip one reply. */
+/* Find the end of one reply, and keep its first values if it is an array. */
 static enum idem__wire_got
-skip(struct idem__wire_reader *in, size_t *missing)
+skip(struct idem__wire_reader *in, struct idem__wire_reply *reply,
+     size_t *missing)
 {
-    struct idem__wire_value value = {.number = 0};
+    struct idem__wire_value spare, *value = &spare;
     int64_t left = 1;
+    bool array = *in->at == '*';
 
     *missing = 1;
-    while (left > 0) {
-        enum idem__wire_got got = idem__wire_read(in, &value);
+    for (bool head = true; left > 0; head = false) {
+        bool keeps = array && !head && reply->known < IDEM__WIRE_FIRST;
+        enum idem__wire_got got;
 
-        if (got == IDEM__WIRE_MORE && value.kind == IDEM__WIRE_BYTES)
-            *missing = (size_t)value.number + 2 - (size_t)(in->end - in->at);
+        value = keeps ? &reply->first[reply->known] : &spare;
+        got = idem__wire_read(in, value);
+        if (got == IDEM__WIRE_MORE && value->kind == IDEM__WIRE_BYTES)
+            *missing = (size_t)value->number + 2 - (size_t)(in->end - in->at);
         if (got != IDEM__WIRE_DONE)
             return got;
         left--;
-        if (value.kind == IDEM__WIRE_ARRAY)
-            left += value.number;
+        if (value->kind == IDEM__WIRE_ARRAY)
+            left += value->number;
         if (left > IDEM__WIRE_VALUES_MAX)
             return IDEM__WIRE_BAD;
+        if (head && array)
+            reply->values = (size_t)value->number;
+        if (keeps)
+            reply->known++;
+        if (array && (head || keeps))
+            reply->reader.at = in->at;
     }
     return IDEM__WIRE_DONE;
 }
@@ -61,30 +74,25 @@ split_error(struct idem__wire_reply *reply, struct idem_bytes line)
 static enum idem__wire_got
 open_array(struct idem__wire_reply *reply)
 {
-    struct idem__wire_reader ahead = reply->reader;
-    struct idem__wire_value value = {.number = 0};
+    const struct idem__wire_value *value = reply->first;
 
     if (reply->values < 3)
         return IDEM__WIRE_DONE;
-    (void)idem__wire_read(&ahead, &value);
-    if (is(&value, "tag")) {
-        (void)idem__wire_read(&ahead, &value);
-        if (value.kind != IDEM__WIRE_NUMBER || value.number < 0)
+    if (is(value, "tag")) {
+        if (value[1].kind != IDEM__WIRE_NUMBER || value[1].number < 0)
             return IDEM__WIRE_BAD;
         reply->tagged = true;
-        reply->tag = value.number;
+        reply->tag = value[1].number;
         reply->values -= 2;
-        reply->reader = ahead;
+        reply->next = 2;
         if (reply->values != 3)
             return IDEM__WIRE_DONE;
-        (void)idem__wire_read(&ahead, &value);
+        value += 2;
     }
-    if (!is(&value, "error"))
+    if (!is(value, "error"))
         return IDEM__WIRE_DONE;
-    (void)idem__wire_read(&ahead, &value);
-    reply->word = value.bytes;
-    (void)idem__wire_read(&ahead, &value);
-    reply->text = value.bytes;
+    reply->word = value[1].bytes;
+    reply->text = value[2].bytes;
     reply->error = true;
     reply->values = 0;
     return IDEM__WIRE_DONE;
@@ -103,20 +111,23 @@ idem__wire_reply(struct idem_bytes in, size_t longest,
     *used = in.len + 1;
     if (in.len == 0)
         return IDEM__WIRE_MORE;
-    *reply = (struct idem__wire_reply){.reader = whole};
-    got = skip(&whole, &missing);
+    /* `first` is not cleared: values below `known` are written before. */
+    reply->tagged = reply->error = false;
+    reply->tag = 0;
+    reply->word = reply->text = (struct idem_bytes){NULL, 0};
+    reply->next = reply->known = 0;
+    reply->reader = whole;
+    reply->values = 1;
+    got = skip(&whole, reply, &missing);
     *used =
         got == IDEM__WIRE_DONE ? (size_t)(whole.at - start) : in.len + missing;
     if (got != IDEM__WIRE_DONE)
         return got;
     reply->reader.end = whole.at;
-    reply->values = 1;
     if (*start == '-') {
         (void)idem__wire_read(&reply->reader, &value);
         split_error(reply, value.bytes);
     } else if (*start == '*') {
-        (void)idem__wire_read(&reply->reader, &value);
-        reply->values = (size_t)value.number;
         return open_array(reply);
     }
     return IDEM__WIRE_DONE;
@@ -154,8 +165,11 @@ bool
 idem__wire_take(struct idem__wire_reply *reply, enum idem__wire_kind kind,
                 struct idem__wire_value *value)
 {
-    if (reply->values == 0 ||
-        idem__wire_read(&reply->reader, value) != IDEM__WIRE_DONE)
+    if (reply->values == 0)
+        return false;
+    if (reply->next < reply->known)
+        *value = reply->first[reply->next++];
+    else if (idem__wire_read(&reply->reader, value) != IDEM__WIRE_DONE)
         return false;
     reply->values--;
     return value->kind == kind;

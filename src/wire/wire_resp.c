@@ -386,7 +386,7 @@ read_inline(struct idem_bytes in, size_t max,
                    : wrong(err, "Protocol error: too big inline request");
     flaw = split_words(start, newline, request);
     if (!flaw && is_http(request))
-        flaw = "Protocol error: this is HTTP, which idem serve --http takes";
+        flaw = IDEM__WIRE_IS_HTTP;
     *used = (size_t)(newline + 1 - start);
     return flaw ? wrong(err, flaw) : IDEM__WIRE_DONE;
 }

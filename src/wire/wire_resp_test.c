@@ -108,6 +108,11 @@ what_is_wrong_is_named(void **state)
         {"*99999999\r\n", "invalid multibulk length"},
         {"*65\r\n", "more than 64 arguments"},
         {"a \"b\n", "unbalanced quotes"},
+        {"a \"b\"c\n", "unbalanced quotes"},
+        {"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 "
+         "8 "
+         "9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3\n",
+         "more than 64 arguments"},
         {"GET / HTTP/1.1\r\n", "this is HTTP"},
     };
     struct idem__wire_request command;

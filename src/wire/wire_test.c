@@ -569,7 +569,11 @@ what_is_not_resp_is_refused(void **state)
                                       "+no cr\n",
                                       "\r\n",
                                       ":9999999999999999999\r\n",
-                                      "*3\r\n$3\r\ntag\r\n$1\r\n1\r\n:1\r\n"};
+                                      "*3\r\n$3\r\ntag\r\n$1\r\n1\r\n:1\r\n",
+                                      "*3\r\n$3\r\ntag\r\n:-1\r\n:1\r\n",
+                                      ":1\rx",
+                                      "$1\r\na\rx",
+                                      "*65000\r\n*65000\r\n"};
     struct idem__wire_reply reply;
     size_t used;
 
@@ -579,6 +583,269 @@ what_is_not_resp_is_refused(void **state)
             IDEM__WIRE_BAD)
             fail_msg("taken: %s", bad[i]);
     }
+}
+
+/* ---- what cannot be read --------------------------------------------------
+ */
+
+/* Parse a command whose arguments have spaces between them. */
+static enum idem_status
+parse_line(const char *text, struct idem__wire_command *command,
+           struct idem_error *err)
+{
+    struct idem_bytes args[20];
+    size_t count = 0;
+
+    while (*text) {
+        size_t len = strcspn(text, " ");
+
+        args[count++] = (struct idem_bytes){text, len};
+        text += len + (text[len] == ' ');
+    }
+    return idem__wire_parse(args, count, command, err);
+}
+
+static void
+a_command_that_is_wrong_is_refused_and_says_why(void **state)
+{
+    static const char *const cases[][2] = {
+        {"BEGIN s",
+         "wrong number of arguments for 'BEGIN' command of idem: BEGIN "
+         "scope id [options] (docs/protocol.md)"},
+        {"GET s", ": GET scope id (docs/protocol.md)"},
+        {"LOCK a b", ": LOCK name owner ms [options] ("},
+        {"BEGIN s i NOPE", "BEGIN has no option \"NOPE\""},
+        {"BEGIN s i an-option-with-a-name-of-more-than-forty-letters",
+         "\"an-option-with-a-name-of-more-than-forty\""},
+        {"BEGIN s i TTL", "TTL lacks its value"},
+        {"BEGIN s i TTL 5 ttl 6", "TTL is given twice"},
+        {"BEGIN s i TTL x", "TTL"},
+        {"BEGIN s i LEASE -1", "LEASE"},
+        {"BEGIN s i NONCE 12", "NONCE has 16 hex digits"},
+        {"BEGIN s i FP 12", "FP has 64 hex digits"},
+        {"RELEASE s i x", "the fence is the number that the start gave"},
+        {"RELEASE s i 0", "the fence is the number that the start gave"},
+        {"RELEASE s i 9007199254740992", "the fence is the number"},
+        {"FINISH s i 1 EXECUTING r", "the outcome is SUCCEEDED or FAILED"},
+        {"FINISH s i 1 done r", "the outcome is SUCCEEDED or FAILED"},
+        {"FINISH s i 1 FAILED r KIND json", "KIND is raw, http or exec"},
+        {"GET s i TYPE thing", "TYPE is request, token, lock or worker"},
+        {"SCAN 0 STATE odd", "STATE is issued, executing, succeeded"},
+        {"SCAN 0 COUNT 0", "the count is 1 to 1000"},
+        {"SCAN 0 COUNT 1001", "the count is 1 to 1000"},
+        {"SCAN 0 COUNT x", "the count is 1 to 1000"},
+        {"SCAN 0123456789012345678901234567890123456789012345678901234567890123"
+         "45678901234567890123456789012345678901234567890123456789012345678901",
+         "the cursor must be 0 or the one in the reply"},
+        {"BEGIN s i TAG x", "TAG is a number from 0 to 2^53 - 1"},
+        {"BEGIN s i TAG -1", "TAG is a number from 0 to 2^53 - 1"},
+        {"BEGIN s i TAG 9007199254740992", "TAG is a number from 0 to"},
+    };
+    struct idem__wire_command command;
+    struct idem_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (parse_line(cases[i][0], &command, &err) != IDEM_ERR_INVALID)
+            fail_msg("taken: %s", cases[i][0]);
+        if (!strstr(err.text, cases[i][1]))
+            fail_msg("%s: \"%s\" does not say \"%s\"", cases[i][0], err.text,
+                     cases[i][1]);
+    }
+    assert_int_equal(parse_line("NOPE s i", &command, &err),
+                     IDEM_ERR_UNSUPPORTED);
+    assert_int_equal(parse_line("", &command, &err), IDEM_ERR_UNSUPPORTED);
+}
+
+/* A client that matches answers by tag must learn that its command was
+ * wrong. */
+static void
+the_tag_of_a_wrong_command_is_read_anyway(void **state)
+{
+    static const char *const lines[] = {
+        "BEGIN s i NOPE TAG 7",
+        "BEGIN s TAG 7",
+        "RELEASE s i x TAG 7",
+        "BEGIN s i TTL 1 TTL 2 TAG 7",
+    };
+    struct idem__wire_command command;
+    struct idem_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        assert_int_equal(parse_line(lines[i], &command, &err),
+                         IDEM_ERR_INVALID);
+        assert_true(command.tagged && command.tag == 7);
+    }
+    assert_int_equal(parse_line("BEGIN s i TAG x", &command, &err),
+                     IDEM_ERR_INVALID);
+    assert_false(command.tagged);
+}
+
+/* A reply of these values, each complete with its CR LF; the first is given as
+ * a word. */
+static enum idem_status
+read_brief(const char *verdict, const char *const *values, size_t count,
+           struct idem__wire_brief *brief)
+{
+    struct idem__wire_reply reply;
+    struct idem_error err;
+    char wire[512];
+    size_t used;
+    int len = snprintf(wire, sizeof(wire), "*%zu\r\n$%zu\r\n%s\r\n", count + 1,
+                       strlen(verdict), verdict);
+
+    for (size_t i = 0; i < count; i++)
+        len += snprintf(wire + len, sizeof(wire) - (size_t)len, "%s\r\n",
+                        values[i]);
+    assert_int_equal(idem__wire_reply((struct idem_bytes){wire, (size_t)len},
+                                      1000, &reply, &used),
+                     IDEM__WIRE_DONE);
+    return idem__wire_brief(&reply, brief, &err);
+}
+
+static void
+a_short_answer_with_other_values_is_refused(void **state)
+{
+    static const struct {
+        const char *verdict;
+        size_t count;
+        const char *values[4];
+        bool may_be_short;
+    } good[] = {
+        {"started", 3, {":12", ":34", ":56"}, false},
+        {"replay", 4, {"$6\r\nfailed", "$4\r\nhttp", ":9", "$2\r\nab"}, false},
+        {"busy", 1, {":250"}, false},
+        {"doubt", 1, {":5"}, false},
+        {"settled", 2, {"$6\r\nfailed", ":9"}, false},
+        {"ok", 1, {":77"}, true},
+        {"issued", 1, {"$3\r\ntok"}, false},
+        {"record",
+         4,
+         {"$5\r\nstate", "$6\r\nfailed", "$4\r\nkind", "$3\r\nraw"},
+         true},
+    };
+    struct idem__wire_brief brief;
+    const char *values[4];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        memcpy(values, good[i].values, sizeof(values));
+        assert_int_equal(
+            read_brief(good[i].verdict, values, good[i].count, &brief),
+            IDEM_OK);
+        for (size_t at = 0; at < good[i].count; at++) {
+            const char *was = values[at];
+
+            values[at] = was[0] == ':' ? "$1\r\nx" : ":5";
+            if (read_brief(good[i].verdict, values, good[i].count, &brief) !=
+                IDEM_ERR_UNSUPPORTED)
+                fail_msg("%s: value %zu was taken", good[i].verdict, at);
+            values[at] = "+a line";
+            if (read_brief(good[i].verdict, values, good[i].count, &brief) !=
+                IDEM_ERR_UNSUPPORTED)
+                fail_msg("%s: line %zu was taken", good[i].verdict, at);
+            values[at] = was;
+            if (!good[i].may_be_short &&
+                read_brief(good[i].verdict, values, at, &brief) !=
+                    IDEM_ERR_UNSUPPORTED)
+                fail_msg("%s: %zu values were taken", good[i].verdict, at);
+        }
+    }
+    /* A name without its value. */
+    assert_int_equal(read_brief("record", good[7].values, 3, &brief),
+                     IDEM_ERR_UNSUPPORTED);
+}
+
+static void
+a_whole_answer_with_other_values_is_refused(void **state)
+{
+    static const char *const wrong[] = {
+        "*4\r\n$4\r\nbusy\r\n$1\r\n1\r\n$-1\r\n$-1\r\n",
+        "*4\r\n$4\r\nbusy\r\n:1\r\n:2\r\n$-1\r\n",
+        "*4\r\n$4\r\nbusy\r\n:1\r\n$-1\r\n:2\r\n",
+        "*3\r\n$4\r\nbusy\r\n:1\r\n$-1\r\n",
+        "*4\r\n:1\r\n:1\r\n$-1\r\n$-1\r\n",
+    };
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(
+        answer_of("*4\r\n$4\r\nbusy\r\n:1\r\n$-1\r\n$-1\r\n", &err), IDEM_OK);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_int_equal(answer_of(wrong[i], &err), IDEM_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "is this an idem server"));
+    }
+    /* A record that is damaged on its way is never shown. */
+    assert_int_equal(
+        answer_of("*4\r\n$4\r\nbusy\r\n:1\r\n$3\r\nabc\r\n$-1\r\n", &err),
+        IDEM_ERR_CORRUPT);
+}
+
+static enum idem_status
+scanned(const char *text, struct idem_cursor *next, struct idem_error *err)
+{
+    struct idem__wire_reply reply;
+    struct idem_record record;
+    enum idem_status status;
+    size_t used;
+
+    assert_int_equal(idem__wire_reply(idem_text(text), 1000, &reply, &used),
+                     IDEM__WIRE_DONE);
+    status = idem__wire_scanned(&reply, next, err);
+    while (status == IDEM_OK && reply.values > 0)
+        status = idem__wire_record(&reply, &record, err);
+    return status;
+}
+
+static void
+a_list_with_other_values_is_refused(void **state)
+{
+    static const char *const wrong[] = {
+        "*2\r\n$4\r\nlist\r\n$1\r\n0\r\n",
+        "*2\r\n:1\r\n$1\r\n0\r\n",
+        "*2\r\n$7\r\nrecords\r\n:0\r\n",
+        "*1\r\n$7\r\nrecords\r\n",
+        "*2\r\n$7\r\nrecords\r\n$0\r\n\r\n",
+        "*3\r\n$7\r\nrecords\r\n$1\r\n0\r\n:1\r\n",
+    };
+    char long_cursor[400];
+    struct idem_cursor next;
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(
+        scanned("*2\r\n$7\r\nrecords\r\n$2\r\n17\r\n", &next, &err), IDEM_OK);
+    assert_string_equal(next.text, "17");
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        assert_int_equal(scanned(wrong[i], &next, &err), IDEM_ERR_UNSUPPORTED);
+    snprintf(long_cursor, sizeof(long_cursor),
+             "*2\r\n$7\r\nrecords\r\n$300\r\n%0300d\r\n", 7);
+    assert_int_equal(scanned(long_cursor, &next, &err), IDEM_ERR_UNSUPPORTED);
+    assert_int_equal(scanned("-UNAVAILABLE gone\r\n", &next, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(scanned("*3\r\n$7\r\nrecords\r\n$1\r\n0\r\n"
+                             "$3\r\nabc\r\n",
+                             &next, &err),
+                     IDEM_ERR_CORRUPT);
+}
+
+static void
+an_error_may_lack_its_text_or_have_a_long_one(void **state)
+{
+    char text[400];
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(answer_of("-LOST\r\n", &err), IDEM_ERR_LOST);
+    assert_string_equal(err.text, "");
+    assert_int_equal(answer_of("-\r\n", &err), IDEM_ERR_INVALID);
+    /* No server says that "ok" is an error. */
+    assert_int_equal(answer_of("-OK fine\r\n", &err), IDEM_ERR_INVALID);
+    assert_string_equal(err.text, "OK fine");
+    snprintf(text, sizeof(text), "-FULL %0300d\r\n", 7);
+    assert_int_equal(answer_of(text, &err), IDEM_ERR_FULL);
+    assert_int_equal(strlen(err.text), 240);
 }
 
 int
@@ -594,6 +861,12 @@ main(void)
         cmocka_unit_test(a_short_answer_says_what_its_verdict_promises),
         cmocka_unit_test(room_is_left_for_a_result_without_data),
         cmocka_unit_test(what_is_not_resp_is_refused),
+        cmocka_unit_test(a_command_that_is_wrong_is_refused_and_says_why),
+        cmocka_unit_test(the_tag_of_a_wrong_command_is_read_anyway),
+        cmocka_unit_test(a_short_answer_with_other_values_is_refused),
+        cmocka_unit_test(a_whole_answer_with_other_values_is_refused),
+        cmocka_unit_test(a_list_with_other_values_is_refused),
+        cmocka_unit_test(an_error_may_lack_its_text_or_have_a_long_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
