@@ -20,15 +20,16 @@
 #include <string.h>
 
 #define SWEEP_SLOTS 16384
-#define SCAN_MAX (UINT64_C(4) << 20) /* dead bytes skipped in one step */
+#define SCAN_MAX (UINT64_C(4) << 20) /* dead bytes skipped at once */
 #define SMALL_SEGMENTS 64
 
-bool
-idem__clean_due(const struct journal *self)
+static bool
+is_due(const struct journal *self)
 {
     uint64_t used, live, slack;
 
-    if (self->segment_count < 2 || self->clean_stuck)
+    /* While the index is loaded, it is not known what is live. */
+    if (self->segment_count < 2 || self->clean_stuck || self->loader)
         return false;
     if (self->segments[0].live == 0)
         return true;
@@ -133,7 +134,7 @@ idem__clean_into_batch(struct journal *self, uint64_t budget)
     struct segment *oldest = &self->segments[0];
     uint64_t until = self->batch.len + budget, start;
 
-    if (!idem__clean_due(self) || self->full)
+    if (!is_due(self) || self->full)
         return;
     if (self->cleaning && self->cleaner.at >= oldest->end)
         idem__clean_restart(self); /* something was left: start again */
@@ -176,7 +177,7 @@ void
 idem__clean_after_commit(struct journal *self)
 {
     while (self->segment_count > 1 && self->segments[0].live == 0 &&
-           !self->poisoned) {
+           !self->poisoned && !self->loader) {
         idem__clean_restart(self);
         if (!idem__segment_drop_oldest(self))
             return;
@@ -190,6 +191,8 @@ idem__clean_sweep(struct journal *self)
     uint32_t looked = 0;
     struct spot spot = {0};
 
+    if (self->loader)
+        return;
     for (uint32_t n = 0; n < INDEX_SHARDS && looked < SWEEP_SLOTS; n++) {
         uint32_t shard = self->sweep_shard++ % INDEX_SHARDS;
         uint32_t room = idem__index_room(&self->index, shard);

@@ -67,9 +67,12 @@ check_image(struct run *run, uint64_t dice)
     struct idem_io io = idem__system_io;
     struct journal_tuning tuning = {
         .io = &io,
-        .segment_len = 8192,
+        .segment_len = dice % 5 ? 8192 : 32768,
+        .tail_len = 8192,
         .tag_mask = dice % 3 ? 0 : UINT64_C(15) << 60, /* tags collide */
-        .no_thread = true};
+        .no_thread = true,
+        .lazy = dice % 5 < 3,
+        .hold = dice % 5 == 0};
     struct model model = run->model;
     struct idem_clocks clocks = model_clocks(&model);
     struct idem_store *store;
@@ -200,12 +203,14 @@ work(struct run *run, struct disk *disk, const char *dir)
 {
     struct idem_io io = disk_io(disk);
     struct journal_tuning tuning = {
-        .io = &io, .segment_len = 8192, .no_thread = true};
+        .io = &io, .tail_len = 8192, .no_thread = true};
     struct idem_store *store = NULL;
     struct model_swaps s;
 
     for (size_t round = 0; run->images < run->wanted && round < 100000;
          round++) {
+        tuning.segment_len = round % 3 ? 8192 : 24576;
+        tuning.lazy = roll(disk) % 2;
         if (!store)
             store = live_again(run, dir, &tuning);
         model_batch(&run->model, &s);

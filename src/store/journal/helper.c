@@ -1,6 +1,6 @@
 /*
  * helper.c - a thread for work that would delay a batch: it prepares the file
- * of the next segment.
+ * of the next segment, and sorts the rows of saved indexes (saved.c).
  *
  * A prepared file is filled with zeros, so that the fdatasync of a batch has no
  * metadata to write: that halves its time. When a journal is opened, no batch
@@ -29,6 +29,7 @@ struct helper {
     enum spare_state spare;
     struct fresh fresh;
     int error; /* errno of the last attempt */
+    struct saved_job *jobs;
     const struct idem_io *io;
     int dir_fd;
 };
@@ -44,23 +45,49 @@ hurried(struct helper *helper)
     return hurry;
 }
 
+/* Write zeros up to the end of a block, or whole blocks, past the page cache if
+ * that is possible (*direct >= 0): batches will be written so, too. */
 static int
-fill_with_zeros(struct helper *helper, int fd, uint64_t from, uint64_t len)
+write_zeros(struct helper *helper, const struct fresh *fresh, int *direct,
+            const uint8_t *zeros, uint64_t from, uint64_t part)
 {
-    uint8_t *zeros = calloc(1, ZERO_LEN);
-    int error = 0;
+    bool blocks =
+        *direct >= 0 && from % JOURNAL_BLOCK == 0 && part % JOURNAL_BLOCK == 0;
+    int error = idem__io_write(helper->io, blocks ? *direct : fresh->fd, zeros,
+                               part, from);
 
-    if (!zeros)
+    if (!blocks || error != EINVAL)
+        return error;
+    idem__io_close(helper->io, *direct);
+    *direct = -1;
+    return idem__io_write(helper->io, fresh->fd, zeros, part, from);
+}
+
+static int
+fill_with_zeros(struct helper *helper, const struct fresh *fresh, uint64_t from)
+{
+    uint8_t *memory = calloc(1, ZERO_LEN + JOURNAL_BLOCK);
+    int direct = -1, error = 0;
+    const uint8_t *zeros;
+
+    if (!memory)
         return 0; /* without zeros the file is only slower */
-    while (!error && from < len && !hurried(helper)) {
-        uint64_t part = len - from < ZERO_LEN ? len - from : ZERO_LEN;
+    zeros = memory + (JOURNAL_BLOCK - (uintptr_t)memory % JOURNAL_BLOCK);
+    (void)idem__io_open(helper->io, helper->dir_fd, fresh->name,
+                        O_WRONLY | O_DIRECT, &direct);
+    while (!error && from < fresh->len && !hurried(helper)) {
+        uint64_t over = from % JOURNAL_BLOCK;
+        uint64_t part = over ? JOURNAL_BLOCK - over : ZERO_LEN;
 
-        error = idem__io_write(helper->io, fd, zeros, part, from);
+        if (part > fresh->len - from)
+            part = fresh->len - from;
+        error = write_zeros(helper, fresh, &direct, zeros, from, part);
         if (!error)
-            error = idem__io_datasync(helper->io, fd);
+            error = idem__io_datasync(helper->io, fresh->fd);
         from += part;
     }
-    free(zeros);
+    idem__io_close(helper->io, direct);
+    free(memory);
     return error;
 }
 
@@ -90,7 +117,7 @@ make_spare(struct helper *helper, struct fresh *fresh)
     if (error == EOPNOTSUPP)
         error = 0; /* the zeros will allocate the room */
     if (!error)
-        error = fill_with_zeros(helper, fresh->fd, have, fresh->len);
+        error = fill_with_zeros(helper, fresh, have);
     if (error) {
         idem__io_close(helper->io, fresh->fd);
         fresh->fd = -1;
@@ -99,7 +126,7 @@ make_spare(struct helper *helper, struct fresh *fresh)
     return error;
 }
 
-/* Called with the mutex held, which is released during the work. */
+/* Called with the mutex held, which is unlocked during the work. */
 static void
 make_wanted(struct helper *helper)
 {
@@ -116,6 +143,18 @@ make_wanted(struct helper *helper)
     pthread_cond_broadcast(&helper->done);
 }
 
+/* Called with the mutex held, which is released during the work. */
+static void
+save_first(struct helper *helper)
+{
+    struct saved_job *job = helper->jobs;
+
+    helper->jobs = job->next;
+    pthread_mutex_unlock(&helper->mutex);
+    idem__saved_do(helper->io, helper->dir_fd, job);
+    pthread_mutex_lock(&helper->mutex);
+}
+
 static void *
 work(void *arg)
 {
@@ -125,6 +164,8 @@ work(void *arg)
     for (;;) {
         if (helper->spare == SPARE_WANTED)
             make_wanted(helper);
+        else if (helper->jobs)
+            save_first(helper);
         else if (helper->stop)
             break;
         else
@@ -192,6 +233,23 @@ idem__helper_ask(struct journal *self, uint64_t len)
         else
             make_wanted(helper);
     }
+    pthread_mutex_unlock(&helper->mutex);
+}
+
+void
+idem__helper_save(struct journal *self, struct saved_job *job)
+{
+    struct helper *helper = self->helper;
+    struct saved_job **last = &helper->jobs;
+
+    pthread_mutex_lock(&helper->mutex);
+    while (*last)
+        last = &(*last)->next;
+    *last = job;
+    if (helper->threaded)
+        pthread_cond_broadcast(&helper->wake);
+    else
+        save_first(helper);
     pthread_mutex_unlock(&helper->mutex);
 }
 

@@ -153,14 +153,14 @@ idem__index_tag(const struct journal_index *index, const uint8_t *key)
 
 void
 idem__index_prefetch(const struct journal_index *index, uint64_t tag,
-                     enum index_step step)
+                     enum index_part part)
 {
     const struct shard *shard = shard_of(index, tag);
     uint32_t number = home(shard, order_of(index, tag));
 
     if (shard->count == 0)
         return;
-    if (step == INDEX_BLOCKS) {
+    if (part == INDEX_BLOCKS) {
         __builtin_prefetch(&shard->blocks[number / INDEX_BLOCK]);
         return;
     }
@@ -349,18 +349,13 @@ idem__index_shrink(struct journal_index *index, uint32_t number)
 }
 
 void
-idem__index_expect(struct journal_index *index, uint64_t count)
+idem__index_expect(struct journal_index *index, uint32_t number, uint64_t count)
 {
-    uint64_t wanted = count / INDEX_SHARDS / USUAL;
+    struct shard *shard = &index->shards[number];
 
-    if (wanted > UINT32_MAX / INDEX_BLOCK / 2)
-        return;
-    for (size_t i = 0; i < INDEX_SHARDS; i++) {
-        struct shard *shard = &index->shards[i];
-
-        if (shard->count < wanted && !resize(index, shard, (uint32_t)wanted))
-            return;
-    }
+    if (count / USUAL < UINT32_MAX / INDEX_BLOCK / 2 &&
+        shard->count < count / USUAL)
+        (void)resize(index, shard, (uint32_t)(count / USUAL));
 }
 
 bool
@@ -370,9 +365,9 @@ idem__index_promise(struct journal_index *index, uint64_t tag)
     uint64_t cells = (uint64_t)shard->used + shard->promised + 1;
 
     while (cells > (uint64_t)shard->count * MOST) {
-        uint32_t step = shard->count / 8;
+        uint32_t more = shard->count / 8;
 
-        if (!resize(index, shard, shard->count + (step ? step : 1)))
+        if (!resize(index, shard, shard->count + (more ? more : 1)))
             return false;
     }
     shard->promised++;

@@ -136,9 +136,9 @@ uint64_t idem__index_tag(const struct journal_index *index, const uint8_t *key);
 
 /* Prefetch what a search for this tag reads: first the block's address, and
  * some time later the cells. */
-enum index_step { INDEX_BLOCKS, INDEX_CELLS };
+enum index_part { INDEX_BLOCKS, INDEX_CELLS };
 void idem__index_prefetch(const struct journal_index *index, uint64_t tag,
-                          enum index_step step);
+                          enum index_part part);
 
 /* The first slot with this tag, and the next one. False: no more. */
 bool idem__index_first(const struct journal_index *index, uint64_t tag,
@@ -153,9 +153,10 @@ uint32_t idem__index_room(const struct journal_index *index, uint32_t shard);
 bool idem__index_look(const struct journal_index *index, uint32_t shard,
                       uint32_t number, struct spot *spot);
 
-/* About this many records will be added: make room for them at once, which
+/* A shard will have about this many records: make room for them at once, which
  * saves moving them. Without memory for that nothing is lost. */
-void idem__index_expect(struct journal_index *index, uint64_t count);
+void idem__index_expect(struct journal_index *index, uint32_t shard,
+                        uint64_t count);
 
 /* Guarantee that one more idem__index_add of this tag cannot fail. False: out
  * of memory. The guarantee ends with that add, or is taken back. */

@@ -1,7 +1,8 @@
 /*
  * journal.c - journal:DIR, the embedded store: a log in a folder.
  *
- * The index alone says that a key is absent. A record that may be the key's is
+ * The index alone says that a key is absent, once the key's slice is loaded
+ * (load.c). A record that may be the key's is
  * read, unless its rev is noted: the engine reads a record before it replaces
  * it, and that notes the rev. See journal.h for the other files of the journal
  * and docs/journal-format.md for the file format.
@@ -18,6 +19,8 @@
 #define BATCH_CAP (UINT64_C(256) << 20)
 #define CLEAN_LEAST (UINT64_C(64) << 10) /* per batch, plus its size */
 #define CLEAN_STEP (UINT64_C(512) << 10) /* moved in one tend */
+#define LOAD_CALL 4096 /* rows of saved indexes, while serving */
+#define LOAD_TEND 262144
 #define MARK_SOON_US INT64_C(1000000)
 #define MARK_IDLE_US INT64_C(600000000)
 
@@ -115,8 +118,8 @@ idem__journal_read(struct journal *self, const struct slot *slot, uint8_t *out,
     struct segment *segment = idem__journal_segment(self, slot);
     uint64_t at = (slot->at - segment->base) * ENTRY_ALIGN, need;
     size_t got = 0;
-    int error = idem__io_read(self->io, segment->fd, out,
-                              (size_t)slot_room(slot), at, &got);
+    int error = idem__tail_read(self, segment, out, (size_t)slot_room(slot), at,
+                                &got);
 
     if (error)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
@@ -263,6 +266,9 @@ swap_one(struct journal *self, struct idem_swap *swap, struct idem_arena *arena,
     if (self->poisoned) /* by an earlier part of this batch */
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "journal: %.120s: a write failed", self->dir);
+    status = idem__load_tag(self, idem__index_full_tag(swap->key), err);
+    if (status != IDEM_OK)
+        return status;
     if (find_rev(self, tag, swap->expected, &spot))
         return add_entry(self, swap, tag, &spot.slot, err);
     status = look_up(self, tag, swap->key, arena, &there, &spot, err);
@@ -301,10 +307,10 @@ commit(struct journal *self, struct idem_error *err)
 }
 
 static void
-prefetch(const struct journal *self, const uint8_t *key, enum index_step step)
+prefetch(const struct journal *self, const uint8_t *key, enum index_part part)
 {
     idem__index_prefetch(&self->index, idem__index_tag(&self->index, key),
-                         step);
+                         part);
 }
 
 static enum idem_status
@@ -335,6 +341,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
     }
     keep_first(&status, commit(self, status == IDEM_OK ? err : NULL));
     idem__clean_after_commit(self);
+    idem__load_some(self, LOAD_CALL);
     return status;
 }
 
@@ -352,9 +359,12 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
     for (size_t i = 0; i < count && status == IDEM_OK; i++) {
         struct spot spot;
 
-        status = look_up(self, idem__index_tag(&self->index, loads[i].key),
-                         loads[i].key, arena, &loads[i].record, &spot, err);
+        status = idem__load_tag(self, idem__index_full_tag(loads[i].key), err);
+        if (status == IDEM_OK)
+            status = look_up(self, idem__index_tag(&self->index, loads[i].key),
+                             loads[i].key, arena, &loads[i].record, &spot, err);
     }
+    idem__load_some(self, LOAD_CALL);
     return status;
 }
 
@@ -385,6 +395,7 @@ tend(struct idem_store *store, int64_t drop_ms)
     self->drop_s = drop_ms / 1000;
     if (idem__journal_heal(self, NULL) != IDEM_OK)
         return;
+    idem__load_some(self, LOAD_TEND);
     idem__clean_sweep(self);
     idem__segment_prepare(self);
     idem__clean_into_batch(self, CLEAN_STEP);
@@ -403,6 +414,7 @@ figures(struct idem_store *store, idem_figure_fn *each, void *arg)
     each(arg, "journal_records", (double)self->index.count);
     each(arg, "journal_executing", (double)self->index.executing);
     each(arg, "journal_index_bytes", (double)self->index.bytes);
+    each(arg, "journal_index_loading", (double)idem__load_left(self));
     each(arg, "journal_segments", (double)self->segment_count);
     each(arg, "journal_live_bytes", (double)live);
     each(arg, "journal_used_bytes", (double)used);
@@ -438,7 +450,9 @@ close_store(struct idem_store *store)
 
     leave(self);
     idem__helper_stop(self);
+    idem__load_stop(self);
     idem__clean_restart(self);
+    idem__tail_drop(self);
     for (size_t i = 0; i < self->segment_count; i++)
         idem__segment_close(self, &self->segments[i]);
     idem__folder_close(self);

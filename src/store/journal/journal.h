@@ -13,9 +13,11 @@
  *   folder.c         the lock, the names of the files, listing them
  *   segment.c        creating and removing segments; room for a full disk
  *   helper.c         a thread that prepares the next segment
- *   journal_batch.c  the only place that writes entries
+ *   journal_batch.c  collects entries and commits them
+ *   tail.c           writes a batch; keeps the end of the log in memory
  *   saved.c          saved index files
- *   recover.c        builds the index from the files
+ *   recover.c        opens the files of a journal; makes missing saved indexes
+ *   load.c           fills the index from saved indexes, also while serving
  *   trouble.c        after a failed write: stop, re-read, use a new segment
  *   clean.c          removes expired records, and segments that are mostly dead
  *   clock.c          the journal's time
@@ -49,18 +51,18 @@ struct row {
 #define ROW_FLAGS (ROW_EXECUTING | ROW_DELETE)
 #define ROW_NEW UINT32_MAX
 
-/* Writes the saved index of the segment that is being written or read. The last
- * rows are kept in memory for a while: a row that a later one of the same
- * segment replaces meanwhile is left out. */
+/* Collects the rows of the segment that is being written. The last ones are
+ * kept in memory for a while: a row that a later one of the same segment
+ * replaces meanwhile is left out. */
 struct row_log {
     uint64_t id; /* of the segment */
     uint64_t salt;
     struct row *rows; /* in the order of their places */
     size_t count, room;
-    uint64_t written;         /* rows in the file */
-    int fd;                   /* of the file, if there are rows in it */
-    struct XXH3_state_s *sum; /* of these rows */
-    bool broken;              /* nothing is saved for this segment */
+    uint64_t written; /* rows in the file */
+    int fd;           /* of the file, if it is open */
+    bool open;
+    bool broken; /* nothing is saved for this segment */
 };
 
 struct segment {
@@ -73,15 +75,21 @@ struct segment {
     uint64_t file_len;  /* allocated length of the file */
     uint64_t live;      /* bytes of entries that the index points to */
     uint64_t saved_len; /* length of its saved index */
+    uint8_t *cold; /* a bit for each stretch that the page cache lacks, because
+                    * it was written past it; see tail.c. NULL: none */
 };
 
 /* Settings for tests; all zero in production. */
 struct journal_tuning {
     const struct idem_io *io; /* NULL: the system's */
     uint64_t segment_len;     /* 0: grows with the journal */
+    uint64_t tail_len;        /* 0: 2 MiB; a multiple of 8192 */
     uint64_t tag_mask;        /* 0: all bits; fewer make tags collide */
     uint64_t first_base;      /* of the first segment; see struct segment */
     bool no_thread;           /* prepare segments in tend and when needed */
+    bool lazy; /* load the index while serving, however small it is, and
+                * slowly */
+    bool hold; /* and only the slices that a call needs */
 };
 
 /* An entry to be written; its body is in journal.batch. */
@@ -98,12 +106,30 @@ struct pending {
 
 /* The thread that prepares segments and saves indexes; see helper.c. */
 struct helper;
+struct saved_job;
+
+/* Saved indexes that are not completely loaded; see load.c. */
+struct loader;
 
 /* The rev of an entry that was read or written not long ago. */
 struct rev_note {
     uint64_t at, rev;
 };
 #define REV_NOTES 32768
+
+/* The last bytes of the log, in memory; see tail.c. */
+struct tail {
+    uint8_t *bytes;  /* of the last segment, from `from` to its end, aligned to
+                      * blocks; NULL: it is written and read through the page
+                      * cache */
+    uint8_t *memory; /* where they lie */
+    int fd;          /* writes past the page cache */
+    uint64_t from, room;
+};
+
+/* Writes past the page cache are whole blocks, from memory that is aligned to
+ * blocks. */
+#define JOURNAL_BLOCK UINT64_C(4096)
 
 /* A file that can become the next segment. */
 struct fresh {
@@ -124,6 +150,7 @@ struct journal {
     struct segment *segments; /* oldest first; the last one is written */
     size_t segment_count, segment_room;
     struct journal_index index;
+    struct loader *loader; /* NULL: the index is complete */
     struct rev_note rev_notes[REV_NOTES];
 
     int64_t start_us, boot_at_start_us; /* the journal's time */
@@ -131,7 +158,9 @@ struct journal {
     int64_t drop_s; /* records with an earlier drop time may go; see store.h */
 
     struct helper *helper;
-    struct row_log row_log;      /* of the last segment */
+    struct row_log row_log; /* of the last segment */
+    struct tail tail;
+    bool buffered; /* this file system cannot write past its cache */
     struct segment_walk cleaner; /* through the oldest segment */
     bool cleaning, clean_stuck;
     uint32_t sweep_shard;
@@ -266,6 +295,8 @@ bool idem__helper_take(struct journal *self, uint64_t min_len,
 /* Is there a file, or is one being prepared? Is one ready? */
 bool idem__helper_has(struct journal *self);
 bool idem__helper_ready(struct journal *self);
+/* Write a saved index, soon, and free the job. */
+void idem__helper_save(struct journal *self, struct saved_job *job);
 
 /* ---- saved.c ---- */
 
@@ -275,28 +306,73 @@ void idem__saved_start(struct journal *self, const struct segment *segment);
 void idem__saved_add(struct journal *self, const struct row *row);
 void idem__saved_finish(struct journal *self, struct segment *segment);
 void idem__saved_clear(struct journal *self);
-
 struct saved_head {
-    uint64_t id, salt, end, next_batch, rows, sum;
+    uint64_t id, salt, end, next_batch, rows;
+    uint64_t sum; /* of the table */
     int64_t time_us;
+    uint32_t bits; /* 2^bits slices */
 };
 
-/* Check bytes of a saved index. False: they are invalid, or not of this
- * segment. The rows start at SAVED_HEAD_LEN; idem__saved_row reads one. */
-#define SAVED_VERSION 2
-#define SAVED_HEAD_LEN 80
+/* A file with all rows of a segment, in the order of the entries. */
+struct saved_job {
+    struct saved_job *next;
+    struct saved_head head;
+    int fd;
+};
+/* Make a saved index of it, and free it. */
+void idem__saved_do(const struct idem_io *io, int dir_fd,
+                    struct saved_job *job);
+
+#define SAVED_VERSION 3
+#define SAVED_HEAD_LEN 88
+#define SAVED_SLICE_LEN 16 /* in the table */
 #define SAVED_ROW_LEN 28
-bool idem__saved_check(const uint8_t *bytes, size_t len,
-                       const struct segment *segment, struct saved_head *head);
+#define SAVED_MAX_BITS 14
+
+static inline uint64_t
+saved_rows_at(const struct saved_head *head)
+{
+    return SAVED_HEAD_LEN + ((uint64_t)SAVED_SLICE_LEN << head->bits);
+}
+
+/* The slice of a tag: its first bits. */
+static inline uint64_t
+tag_slice(uint64_t tag, uint32_t bits)
+{
+    return bits ? tag >> (64 - bits) : 0;
+}
+
+/*
+ * Make a saved index in memory from rows in their order, each SAVED_ROW_LEN
+ * bytes. They are at `rows`, or in a file from SAVED_HEAD_LEN on. The plan sets
+ * the head's bits and returns the length that `out` must have. Then the head's
+ * sum is set. Returns 0 or an errno.
+ */
+size_t idem__saved_plan(struct saved_head *head);
+int idem__saved_make(const struct idem_io *io, struct saved_head *head,
+                     const uint8_t *rows, int fd, uint8_t *out);
+/* Write that to a file. Returns 0 or an errno. */
+int idem__saved_write(const struct idem_io *io, int fd,
+                      const struct saved_head *head, const uint8_t *bytes);
+void idem__saved_put_row(const struct row *row, uint8_t *out);
+
+/* Check the bytes of a head, or of a head and its table. False: they are
+ * invalid, or not of this segment, or not of a file of this length. */
+bool idem__saved_head(const uint8_t *bytes, uint64_t file_len,
+                      const struct segment *segment, struct saved_head *head);
+bool idem__saved_table(const uint8_t *bytes, const struct saved_head *head);
+/* The first row of a slice; of the slice after the last: the number of rows. */
+uint64_t idem__saved_first(const uint8_t *bytes, const struct saved_head *head,
+                           uint64_t slice);
+/* Check the rows of a slice. */
+bool idem__saved_slice(const uint8_t *bytes, const struct saved_head *head,
+                       uint64_t slice, const uint8_t *rows);
+/* Read a row. False: it is invalid. */
 bool idem__saved_row(const uint8_t *bytes, const struct saved_head *head,
                      struct row *row);
-/* Fill the index from a segment's saved index. *used is false if no saved index
- * fits; then nothing was changed. Returns 0 or an errno. */
-int idem__saved_load(struct journal *self, struct segment *segment,
-                     uint64_t end, bool *used);
-/* The number of rows that a segment's saved index claims to have; 0: there is
- * none. */
-uint64_t idem__saved_claim(struct journal *self, uint64_t id);
+/* Check a whole file. */
+bool idem__saved_check(const uint8_t *bytes, size_t len,
+                       const struct segment *segment, struct saved_head *head);
 
 /* ---- journal_batch.c ---- */
 
@@ -309,6 +385,19 @@ enum idem_status idem__batch_commit(struct journal *self,
                                     struct idem_error *err);
 /* Write a batch that contains only a mark with the time. */
 void idem__batch_mark(struct journal *self);
+
+/* ---- tail.c ---- */
+
+/* Begin with an empty segment, the last one. */
+void idem__tail_start(struct journal *self, struct segment *segment);
+void idem__tail_drop(struct journal *self);
+/* Write behind the end of the last segment; not durable before a sync. Returns
+ * 0 or an errno. */
+int idem__tail_write(struct journal *self, struct segment *segment,
+                     const uint8_t *data, size_t len);
+/* Read entries of a segment, before its end; like idem__io_read. */
+int idem__tail_read(struct journal *self, struct segment *segment, uint8_t *out,
+                    size_t len, uint64_t at, size_t *got);
 
 /* ---- trouble.c ---- */
 
@@ -330,26 +419,50 @@ void idem__clean_after_commit(struct journal *self);
 void idem__clean_restart(struct journal *self);
 /* Remove expired records from one part of the index. */
 void idem__clean_sweep(struct journal *self);
-bool idem__clean_due(const struct journal *self);
 
 /* ---- recover.c ---- */
 
-/* An entry read from the log, or from a saved index. */
-struct replay {
-    struct row row;
-    /* Of an entry: */
-    uint64_t rev, prev;
-    const uint8_t *key; /* NULL: read it from the entry if needed */
-};
-
 struct row idem__entry_row(const struct entry_head *head, uint64_t at);
 
-/* Returns 0 or an errno. */
-int idem__journal_replay(struct journal *self, struct segment *segment,
-                         const struct replay *entry);
+/* Read the entries of a segment up to `end` (0: it is the newest, and ends with
+ * its last valid entry), and make its saved index in memory, owned by the
+ * caller. Sets segment->end. */
+enum idem_status idem__recover_rows(struct journal *self,
+                                    struct segment *segment, uint64_t end,
+                                    struct saved_head *head, uint8_t **bytes,
+                                    struct idem_error *err);
+
+/* Report that reading failed with this errno. */
+enum idem_status idem__recover_error(const struct journal *self, int error,
+                                     struct idem_error *err);
 
 enum idem_status idem__journal_recover(struct journal *self,
                                        struct idem_error *err);
+
+/* ---- load.c ---- */
+
+/* Start to load the index. Add the saved indexes of all segments in their
+ * order: from the file, if it is valid and has this end; or from bytes that
+ * were made in memory, which this function takes. */
+bool idem__load_start(struct journal *self);
+int idem__load_file(struct journal *self, struct segment *segment, uint64_t end,
+                    bool *used);
+int idem__load_bytes(struct journal *self, struct segment *segment,
+                     const struct saved_head *head, uint8_t *bytes);
+/* All were added: load them now if there are few rows. Otherwise the calls
+ * below load them. */
+enum idem_status idem__load_begin(struct journal *self, struct idem_error *err);
+/* Make sure that the index is complete for the keys with this full tag, or for
+ * a shard. On error nothing is known about them. */
+enum idem_status idem__load_tag(struct journal *self, uint64_t tag,
+                                struct idem_error *err);
+enum idem_status idem__load_shard(struct journal *self, uint32_t shard,
+                                  struct idem_error *err);
+/* Load more, about this many rows. */
+void idem__load_some(struct journal *self, uint64_t rows);
+/* How many slices are not loaded yet. */
+uint64_t idem__load_left(const struct journal *self);
+void idem__load_stop(struct journal *self);
 
 /* The status that an errno means for a caller. */
 enum idem_status idem__journal_status(int error);

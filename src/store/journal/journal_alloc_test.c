@@ -1,47 +1,23 @@
 /*
  * journal_alloc_test.c - lets each allocation of the journal fail, in turn.
  *
- * The linker replaces malloc, calloc and realloc by functions of this file. In
- * run n the n-th allocation fails, once or from there on, until a run makes
+ * In run n the n-th allocation fails, once or from there on, until a run makes
  * fewer than that.
  */
+#include "../../../tests/support/failing_alloc.h"
 #include "model.h"
 
 static size_t allocations, fail_at;
 static bool for_good, watching;
 
-void *__real_malloc(size_t len);
-void *__real_calloc(size_t count, size_t len);
-void *__real_realloc(void *old, size_t len);
-void *__wrap_malloc(size_t len);
-void *__wrap_calloc(size_t count, size_t len);
-void *__wrap_realloc(void *old, size_t len);
-
 static bool
-fails(void)
+alloc_fails(size_t calloc_len)
 {
+    (void)calloc_len;
     if (!watching)
         return false;
     allocations++;
     return allocations == fail_at || (for_good && allocations > fail_at);
-}
-
-void *
-__wrap_malloc(size_t len)
-{
-    return fails() ? NULL : __real_malloc(len);
-}
-
-void *
-__wrap_calloc(size_t count, size_t len)
-{
-    return fails() ? NULL : __real_calloc(count, len);
-}
-
-void *
-__wrap_realloc(void *old, size_t len)
-{
-    return fails() ? NULL : __real_realloc(old, len);
 }
 
 static int
@@ -66,7 +42,7 @@ static void
 work(struct model *model, struct idem_store *store)
 {
     struct idem_arena arena = {NULL, 0};
-    struct idem_now now = {model->now_ms, model->now_ms, 0, 0, 0};
+    struct idem_now now = {model->now_ms, model->now_ms, 0, 0, 0, 0};
     struct idem_cursor cursor = {"0"};
     struct idem_filter filter = {0};
     struct model_swaps s;
@@ -89,14 +65,15 @@ work(struct model *model, struct idem_store *store)
 
 /* Returns false if there were fewer allocations. */
 static bool
-run(const char *dir, size_t n, bool good)
+run(const char *dir, size_t n, bool good, bool lazy)
 {
     struct idem_io io = idem__system_io;
     struct journal_tuning tuning = {
         .io = &io,
         .segment_len = 8192,
         .tag_mask = UINT64_MAX >> 8, /* few shards, so fewer allocations */
-        .no_thread = true};
+        .no_thread = true,
+        .lazy = lazy};
     struct idem_store *store = NULL;
     struct idem_error err;
     struct model model;
@@ -143,12 +120,12 @@ run(const char *dir, size_t n, bool good)
 }
 
 static void
-each_in_turn(bool good)
+each_in_turn(bool good, bool lazy)
 {
     char *dir = test_fast_folder();
     size_t n = 1, step = test_size(3, 1, 1);
 
-    while (run(dir, n, good))
+    while (run(dir, n, good, lazy))
         n += step;
     print_message("%zu allocations failed in turn\n", n / step);
     assert_true(n > 100);
@@ -159,14 +136,16 @@ static void
 an_allocation_that_fails_loses_nothing(void **state)
 {
     (void)state;
-    each_in_turn(false);
+    each_in_turn(false, false);
+    each_in_turn(false, true);
 }
 
 static void
 no_memory_at_all_loses_nothing(void **state)
 {
     (void)state;
-    each_in_turn(true);
+    each_in_turn(true, false);
+    each_in_turn(true, true);
 }
 
 int

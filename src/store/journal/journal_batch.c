@@ -217,8 +217,7 @@ idem__batch_commit(struct journal *self, struct idem_error *err)
         return status;
     }
     seal_heads(self, segment);
-    error = idem__io_write(self->io, segment->fd, self->batch.data,
-                           self->batch.len, segment->end);
+    error = idem__tail_write(self, segment, self->batch.data, self->batch.len);
     if (!error)
         error = idem__io_datasync(self->io, segment->fd);
     if (error) {

@@ -85,14 +85,82 @@ entry_flaw(const struct entry_head *head, const uint8_t *bytes,
     return NULL;
 }
 
+/* ---- the index of the checker ---- */
+
+/* Read the key of the entry that a slot points to. Returns 0 or an errno. */
+static int
+read_key(struct journal *self, const struct slot *slot, uint8_t *key)
+{
+    uint8_t *bytes = malloc((size_t)slot_room(slot));
+    struct entry_head head;
+    enum idem_status status;
+
+    if (!bytes)
+        return ENOMEM;
+    status = idem__journal_read(self, slot, bytes, &head, NULL);
+    free(bytes);
+    if (status != IDEM_OK)
+        return status == IDEM_ERR_CORRUPT ? EBADMSG : EIO;
+    memcpy(key, head.key, IDEM_KEY_LEN);
+    return 0;
+}
+
+/* Find the slot of an entry's key: by a rev that is noted, which needs no read,
+ * or by the whole key. Returns 0 or an errno. */
+static int
+find_key(struct journal *self, const struct entry_head *head, struct spot *spot,
+         bool *found)
+{
+    uint64_t tag = idem__index_tag(&self->index, head->key);
+    uint8_t there[IDEM_KEY_LEN];
+    bool more = idem__index_first(&self->index, tag, spot);
+    int error = 0;
+
+    *found = false;
+    for (; more; more = idem__index_next(&self->index, spot)) {
+        uint64_t rev = idem__journal_rev(self, spot->slot.at);
+
+        if (rev && (rev == head->prev || rev == head->rev)) {
+            *found = true;
+            return 0;
+        }
+    }
+    more = idem__index_first(&self->index, tag, spot);
+    while (more && !error && !*found) {
+        error = read_key(self, &spot->slot, there);
+        *found = !error && memcmp(head->key, there, sizeof(there)) == 0;
+        more = *found || idem__index_next(&self->index, spot);
+    }
+    return error;
+}
+
+static int
+replay(struct journal *self, struct segment *segment,
+       const struct entry_head *head, uint64_t at)
+{
+    struct row row = idem__entry_row(head, at);
+    struct spot old;
+    bool found;
+    int error = find_key(self, head, &old, &found);
+
+    if (error)
+        return error;
+    if (!found && !(row.size & ROW_DELETE) &&
+        !idem__index_promise(&self->index,
+                             idem__index_tag(&self->index, head->key)))
+        return ENOMEM;
+    idem__journal_put(self, segment, &row, found ? &old : NULL, false);
+    if (head->rev)
+        idem__journal_note_rev(self, segment->base + row.place, head->rev);
+    return 0;
+}
+
 static int
 count_entry(struct checker *self, struct segment *segment,
             const struct entry_head *head, const uint8_t *bytes, uint64_t at)
 {
     struct idem_record record;
     const char *flaw = entry_flaw(head, bytes, &record);
-    struct replay entry = {
-        .rev = head->rev, .prev = head->prev, .key = head->key};
 
     self->report->entries++;
     self->report->records += head->kind == ENTRY_RECORD;
@@ -102,8 +170,7 @@ count_entry(struct checker *self, struct segment *segment,
         damaged(self, segment->head.id, at, flaw);
     if (head->kind == ENTRY_MARK)
         return 0;
-    entry.row = idem__entry_row(head, at);
-    return idem__journal_replay(&self->journal, segment, &entry);
+    return replay(&self->journal, segment, head, at);
 }
 
 /* The walk stopped before the limit. A running journal may be writing there, so
@@ -285,11 +352,11 @@ show_segment(struct checker *self, const struct segment *segment)
         uint64_t at = walk.at;
         struct journal_sight sight = {
             .segment = segment->head.id, .at = at, .head = &head};
-        enum walk_step step = idem__walk_next(&walk, &head, &bytes);
+        enum walk_found next = idem__walk_next(&walk, &head, &bytes);
 
-        if (step == WALK_ERROR)
+        if (next == WALK_ERROR)
             break;
-        if (step == WALK_STOP) {
+        if (next == WALK_STOP) {
             found = at < walk.limit && idem__walk_find(&walk, 0, &found) == 0 &&
                     found;
             continue;

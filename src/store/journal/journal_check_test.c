@@ -12,20 +12,6 @@
 #include <time.h>
 #include <xxhash.h>
 
-static int
-setup(void **state)
-{
-    *state = test_folder();
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    test_folder_drop(*state);
-    return 0;
-}
-
 static void
 put(struct idem_store *store, uint64_t id, uint64_t rev, uint64_t expected,
     enum idem_state to)
@@ -217,7 +203,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name)                                                                \
+    cmocka_unit_test_setup_teardown(name, test_folder_setup,                   \
+                                    test_folder_teardown)
         T(it_counts_what_is_there_and_changes_nothing),
         T(it_finds_each_damaged_place),
         T(a_running_journal_never_looks_damaged),

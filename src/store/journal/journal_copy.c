@@ -89,18 +89,18 @@ walk_entries(struct copier *self, const struct journal *where,
     for (int look = 0; look < LOOKS && later && !error; look++) {
         struct entry_head head;
         const uint8_t *bytes;
-        enum walk_step step;
+        enum walk_found found;
         uint64_t at, batch;
 
         walk.filled = 0; /* read the file again */
-        while ((step = idem__walk_next(&walk, &head, &bytes)) == WALK_ENTRY) {
+        while ((found = idem__walk_next(&walk, &head, &bytes)) == WALK_ENTRY) {
             if (head.flags & ENTRY_LAST)
                 *end = walk.at;
         }
         at = walk.at;
         batch = walk.batch;
-        error = step == WALK_ERROR ? errno
-                                   : idem__walk_find(&walk, batch + 1, &later);
+        error = found == WALK_ERROR ? errno
+                                    : idem__walk_find(&walk, batch + 1, &later);
         walk.at = at;
         walk.batch = batch;
     }

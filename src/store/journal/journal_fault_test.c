@@ -174,13 +174,16 @@ swap_and_learn(struct model *model, struct idem_store *store)
 
 /* One run. Returns false if there were fewer calls. */
 static bool
-run(const char *dir, enum fault fault, size_t fail_at, bool for_good)
+run(const char *dir, enum fault fault, size_t fail_at, bool for_good, bool lazy)
 {
     struct faulty faulty = {
         .fail_at = fail_at, .fault = fault, .for_good = for_good};
     struct idem_io io = faulty_io(&faulty);
-    struct journal_tuning tuning = {
-        .io = &io, .segment_len = 8192, .no_thread = true};
+    struct journal_tuning tuning = {.io = &io,
+                                    .segment_len = 8192,
+                                    .tail_len = 8192,
+                                    .no_thread = true,
+                                    .lazy = lazy};
     struct idem_store *store = NULL;
     struct idem_error err;
     struct model model;
@@ -244,12 +247,12 @@ run(const char *dir, enum fault fault, size_t fail_at, bool for_good)
 }
 
 static void
-each_call_in_turn(enum fault fault, bool for_good)
+each_call_in_turn(enum fault fault, bool for_good, bool lazy)
 {
     char *dir = test_fast_folder();
-    size_t n = 1, step = test_size(11, 1, 1);
+    size_t n = 1, step = lazy ? test_size(211, 17, 1) : test_size(11, 1, 1);
 
-    while (run(dir, fault, n, for_good))
+    while (run(dir, fault, n, for_good, lazy))
         n += step;
     print_message("%zu calls failed in turn\n", n / step);
     assert_true(n > 300);
@@ -260,42 +263,58 @@ static void
 an_io_error_loses_nothing_that_was_acknowledged(void **state)
 {
     (void)state;
-    each_call_in_turn(FAULT_EIO, false);
+    each_call_in_turn(FAULT_EIO, false, false);
 }
 
 static void
 a_disk_that_dies_loses_nothing_that_was_acknowledged(void **state)
 {
     (void)state;
-    each_call_in_turn(FAULT_EIO, true);
+    each_call_in_turn(FAULT_EIO, true, false);
 }
 
 static void
 want_of_space_loses_nothing_that_was_acknowledged(void **state)
 {
     (void)state;
-    each_call_in_turn(FAULT_ENOSPC, false);
+    each_call_in_turn(FAULT_ENOSPC, false, false);
 }
 
 static void
 a_disk_that_stays_full_loses_nothing(void **state)
 {
     (void)state;
-    each_call_in_turn(FAULT_ENOSPC, true);
+    each_call_in_turn(FAULT_ENOSPC, true, false);
 }
 
 static void
 an_interrupted_call_is_not_noticed(void **state)
 {
     (void)state;
-    each_call_in_turn(FAULT_EINTR, false);
+    each_call_in_turn(FAULT_EINTR, false, false);
 }
 
 static void
 a_short_transfer_is_not_noticed(void **state)
 {
     (void)state;
-    each_call_in_turn(FAULT_SHORT, false);
+    each_call_in_turn(FAULT_SHORT, false, false);
+}
+
+static void
+an_io_error_while_the_index_is_loaded_loses_nothing(void **state)
+{
+    (void)state;
+    each_call_in_turn(FAULT_EIO, false, true);
+    each_call_in_turn(FAULT_SHORT, false, true);
+}
+
+static void
+a_disk_that_fails_for_good_while_the_index_is_loaded_loses_nothing(void **state)
+{
+    (void)state;
+    each_call_in_turn(FAULT_EIO, true, true);
+    each_call_in_turn(FAULT_ENOSPC, true, true);
 }
 
 int
@@ -308,6 +327,9 @@ main(void)
         cmocka_unit_test(a_disk_that_stays_full_loses_nothing),
         cmocka_unit_test(an_interrupted_call_is_not_noticed),
         cmocka_unit_test(a_short_transfer_is_not_noticed),
+        cmocka_unit_test(an_io_error_while_the_index_is_loaded_loses_nothing),
+        cmocka_unit_test(
+            a_disk_that_fails_for_good_while_the_index_is_loaded_loses_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,8 +5,10 @@
 #include "testing.h"
 
 #define BATCH 1000
-#define EACH 20         /* bytes */
-#define FIXED (1 << 20) /* buffers, whatever the number of records */
+#define EACH 20 /* bytes */
+/* Buffers, whatever the number of records, and the rows of one segment (16 MiB
+ * here) while they are sorted. */
+#define FIXED (6 << 20)
 
 static int
 no_sync(void *arg, int fd)

@@ -92,13 +92,16 @@ idem__journal_scan(struct idem_store *store, const struct idem_query *query,
     from &= UINT64_MAX << (64 - INDEX_TAG_BITS); /* before 0.9 it had more */
     while (seen < query->count && go_on) {
         struct part part;
+        enum idem_status status = idem__load_shard(
+            self, (uint32_t)(from >> (64 - INDEX_SHARD_BITS)), err);
         size_t i;
 
+        if (status != IDEM_OK)
+            return status;
         if (!read_part(self, from, query->count - seen, &part))
             return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
         for (i = 0; i < part.count && go_on; i++) {
             const struct slot *slot = &part.slots[i];
-            enum idem_status status;
 
             /* All records with the same tag belong to the same call. */
             if (seen >= query->count && slot->tag != slot[-1].tag)

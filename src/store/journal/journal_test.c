@@ -6,20 +6,6 @@
 
 #include <fcntl.h>
 
-static int
-setup(void **state)
-{
-    *state = test_folder();
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    test_folder_drop(*state);
-    return 0;
-}
-
 static void
 a_record_survives_close_and_open(void **state)
 {
@@ -222,7 +208,7 @@ static void
 a_scan_sees_every_record_that_was_there_all_the_time(void **state)
 {
     struct idem_store *store = test_open(*state, NULL);
-    struct idem_now now = {1700000000000, 1700000000000, 0, 0, 0};
+    struct idem_now now = {1700000000000, 1700000000000, 0, 0, 0, 0};
     struct idem_filter filter = {0};
     struct idem_cursor cursor = {"0"};
     static uint8_t seen[20000];
@@ -256,7 +242,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name)                                                                \
+    cmocka_unit_test_setup_teardown(name, test_folder_setup,                   \
+                                    test_folder_teardown)
         T(a_record_survives_close_and_open),
         T(a_deleted_record_stays_deleted),
         T(the_identical_swap_again_is_stored),

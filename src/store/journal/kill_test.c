@@ -36,7 +36,8 @@ tell(int fd, const struct model *model)
 static void
 child(const char *dir, struct model *model, int fd)
 {
-    struct journal_tuning tuning = {.segment_len = 32768};
+    struct journal_tuning tuning = {.segment_len = 32768,
+                                    .lazy = test_random(&model->seed) % 2};
     struct idem_store_options options = {.log = test_log};
     struct idem_arena arena = {NULL, 0};
     struct idem_store *store;
@@ -159,6 +160,8 @@ a_killed_writer_loses_and_invents_nothing(void **state)
         const char *flaw;
 
         lived += one_life(dir, &model, &seed);
+        tuning.lazy = i % 3 == 0;
+        tuning.hold = i % 6 == 0;
         store = test_open(dir, &tuning);
         flaw = model_flaw(&model, store);
         if (flaw)

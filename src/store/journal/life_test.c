@@ -81,8 +81,10 @@ setup(void **state)
     world->io.fallocate = w_fallocate;
     world->io.rename = w_rename;
     world->io.arg = world;
-    world->tuning = (struct journal_tuning){
-        .io = &world->io, .segment_len = 16384, .no_thread = true};
+    world->tuning = (struct journal_tuning){.io = &world->io,
+                                            .segment_len = 16384,
+                                            .tail_len = 8192,
+                                            .no_thread = true};
     *state = world;
     return 0;
 }

@@ -1,8 +1,10 @@
 /*
- * recover.c - builds the index from the files when a journal is opened.
+ * recover.c - opens the files of a journal.
  *
- * Segments are read in order and the later entry of a key wins. Each segment's
- * head says where the one before it ends; the newest ends where its last valid
+ * Every segment needs a saved index, from which load.c fills the index. Where
+ * it is missing or invalid, as for the newest segment of a killed process, it
+ * is made from the entries. Each segment's head says where the one before it
+ * ends; the newest ends where its last valid
  * entry does. If the writer died during its last batch, the incomplete batch is
  * cut off; it was never acknowledged. Anything else that is not valid is
  * damage. It is reported with its place, and the journal does not open unless
@@ -10,13 +12,15 @@
  */
 #include "journal.h"
 
+#include "../../base/le.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define GUESSED_ENTRY_LEN 512
+#define ROW_SIZE_AT 12
 
 static enum idem_status
 out_of_memory(struct idem_error *err)
@@ -24,8 +28,9 @@ out_of_memory(struct idem_error *err)
     return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
 }
 
-static enum idem_status
-read_error(const struct journal *self, int error, struct idem_error *err)
+enum idem_status
+idem__recover_error(const struct journal *self, int error,
+                    struct idem_error *err)
 {
     if (error == EBADMSG)
         return idem__fail(err, IDEM_ERR_CORRUPT,
@@ -58,154 +63,81 @@ damage(const struct journal *self, uint64_t id, uint64_t at,
                       self->dir, id, at);
 }
 
-/* Read the key of the entry that a slot points to. The whole entry is checked:
- * with a flipped bit the key would be taken for another key, and an older
- * record of the right key for its newest. Returns 0 or an errno; EBADMSG: it is
- * damaged. */
-static int
-read_key(struct journal *self, const struct slot *slot, uint8_t *key)
-{
-    uint8_t *bytes = malloc((size_t)slot_room(slot));
-    struct entry_head head;
-    enum idem_status status;
-
-    if (!bytes)
-        return ENOMEM;
-    status = idem__journal_read(self, slot, bytes, &head, NULL);
-    free(bytes);
-    if (status == IDEM_OK)
-        memcpy(key, head.key, IDEM_KEY_LEN);
-    else if (status == IDEM_ERR_CORRUPT && self->accept_damage)
-        memset(key, 0, IDEM_KEY_LEN); /* no key: the entry is lost */
-    else
-        return status == IDEM_ERR_CORRUPT ? EBADMSG : EIO;
-    return 0;
-}
-
-/* The position of the entry that a row of a saved index replaced; 0: there was
- * none, or it is gone. */
-static uint64_t
-old_position(const struct journal *self, const struct segment *segment,
-             const struct row *row)
-{
-    size_t number = (size_t)(segment - self->segments);
-    uint64_t id = segment->head.id - row->old_back;
-
-    if (row->old_back == ROW_NEW)
-        return 0;
-    /* Numbers have gaps only if damage was accepted. */
-    number = row->old_back < number ? number - row->old_back : 0;
-    while (self->segments[number].head.id < id)
-        number++;
-    return self->segments[number].head.id == id
-               ? self->segments[number].base + row->old_place
-               : 0;
-}
-
-/* Find the slot of the same key without reading: by its place, or by the revs
- * that are noted. */
-static bool
-find_known(const struct journal *self, const struct segment *segment,
-           const struct replay *entry, struct spot *spot)
-{
-    uint64_t tag = idem__index_short_tag(&self->index, entry->row.tag);
-    uint64_t old = entry->key ? 0 : old_position(self, segment, &entry->row);
-    bool more = idem__index_first(&self->index, tag, spot);
-
-    for (; more; more = idem__index_next(&self->index, spot)) {
-        uint64_t rev = entry->key ? idem__journal_rev(self, spot->slot.at) : 0;
-
-        if (spot->slot.at == old ||
-            (rev && (rev == entry->prev || rev == entry->rev)))
-            return true;
-    }
-    return false;
-}
-
-/* Find it by the whole key. Returns 0 or an errno. */
-static int
-find_key(struct journal *self, const struct segment *segment,
-         const struct replay *entry, struct spot *spot, bool *found)
-{
-    uint64_t tag = idem__index_short_tag(&self->index, entry->row.tag);
-    struct slot own = {.tag = tag, .at = segment->base + entry->row.place};
-    uint8_t key[IDEM_KEY_LEN], there[IDEM_KEY_LEN];
-    bool more = idem__index_first(&self->index, tag, spot);
-    int error = 0;
-
-    *found = false;
-    if (!more)
-        return 0;
-    own.size = idem__slot_size((uint64_t)(entry->row.size & ~ROW_FLAGS) * 8);
-    if (entry->key)
-        memcpy(key, entry->key, sizeof(key));
-    else
-        error = read_key(self, &own, key);
-    for (; more && !error && !*found;
-         more = *found || idem__index_next(&self->index, spot)) {
-        error = read_key(self, &spot->slot, there);
-        *found = !error && memcmp(key, there, sizeof(key)) == 0;
-    }
-    return error;
-}
-
-int
-idem__journal_replay(struct journal *self, struct segment *segment,
-                     const struct replay *entry)
-{
-    uint64_t tag = idem__index_short_tag(&self->index, entry->row.tag);
-    struct row row = entry->row;
-    struct spot old;
-    bool found = find_known(self, segment, entry, &old);
-    int error = found ? 0 : find_key(self, segment, entry, &old, &found);
-
-    if (error)
-        return error;
-    if (!found && !(row.size & ROW_DELETE) &&
-        !idem__index_promise(&self->index, tag))
-        return ENOMEM;
-    idem__journal_put(self, segment, &row, found ? &old : NULL, false);
-    if (entry->rev)
-        idem__journal_note_rev(self, segment->base + row.place, entry->rev);
-    return 0;
-}
-
-/* Entries on the way from a walk to the index. While they wait here, their
- * places in the index are prefetched into the processor's cache. */
-#define WAITING 32
-
-struct queue {
-    struct replay entries[WAITING];
-    uint8_t keys[WAITING][IDEM_KEY_LEN];
-    size_t count;
+/* The rows of a segment that is read, in the order of its entries. */
+struct walked {
+    uint8_t *rows;
+    uint64_t count, room;
+    struct rev_row {
+        uint64_t rev, tag, row;
+    } * revs; /* rows by their revs, the last ones */
 };
 
-static int
-drain(struct journal *self, struct segment *segment, struct queue *queue)
-{
-    int error = 0;
+#define REV_ROWS 65536
 
-    for (size_t i = 0; i < queue->count && !error; i++)
-        error = idem__journal_replay(self, segment, &queue->entries[i]);
-    queue->count = 0;
-    return error;
+static struct rev_row *
+rev_row(const struct walked *walked, uint64_t rev)
+{
+    return &walked->revs[(rev * UINT64_C(0x9E3779B97F4A7C15) >> 32) % REV_ROWS];
 }
 
-static int
-replay_walked(struct journal *self, struct segment *segment,
-              struct queue *queue, const struct entry_head *head, uint64_t at)
+/* The row of this segment that has this rev and tag; NULL: it is not known. A
+ * rev is 64 random bits, so it is of the same key. */
+static uint8_t *
+row_of_rev(const struct walked *walked, uint64_t rev, uint64_t tag)
 {
-    struct replay entry = {.rev = head->rev, .prev = head->prev};
+    const struct rev_row *found = rev_row(walked, rev);
 
-    if (head->kind == ENTRY_MARK)
-        return 0;
-    entry.row = idem__entry_row(head, at);
-    entry.key = queue->keys[queue->count];
-    memcpy(queue->keys[queue->count], head->key, IDEM_KEY_LEN);
-    idem__index_prefetch(&self->index, idem__index_tag(&self->index, head->key),
-                         INDEX_CELLS);
-    queue->entries[queue->count++] = entry;
-    return queue->count == WAITING ? drain(self, segment, queue) : 0;
+    return rev && found->rev == rev && found->tag == tag
+               ? walked->rows + found->row * SAVED_ROW_LEN
+               : NULL;
+}
+
+/* Add the row of an entry. If it replaces an entry of the same segment that is
+ * known, that one needs no row. If it replaces another, its key shows which. */
+static int
+add_row(struct walked *walked, const struct entry_head *head, uint64_t at)
+{
+    struct row row = idem__entry_row(head, at);
+    uint8_t *old;
+
+    row.old_back = ROW_NEW;
+    if (walked->count == walked->room) {
+        uint64_t room = walked->room ? walked->room * 2 : 1024;
+        uint8_t *more = realloc(walked->rows, (size_t)room * SAVED_ROW_LEN);
+
+        if (!more)
+            return ENOMEM;
+        walked->rows = more;
+        walked->room = room;
+    }
+    old = row_of_rev(walked, head->prev, row.tag);
+    if (!old)
+        old = row_of_rev(walked, head->rev, row.tag); /* it was moved */
+    if (old)
+        idem__put32(old + ROW_SIZE_AT, 0);
+    if (head->rev)
+        *rev_row(walked, head->rev) =
+            (struct rev_row){head->rev, row.tag, walked->count};
+    idem__saved_put_row(&row, walked->rows + walked->count++ * SAVED_ROW_LEN);
+    return 0;
+}
+
+/* Remove the rows that were replaced. */
+static void
+pack_rows(struct walked *walked)
+{
+    uint64_t kept = 0;
+
+    for (uint64_t i = 0; i < walked->count; i++) {
+        uint8_t *row = walked->rows + i * SAVED_ROW_LEN;
+
+        if (idem__get32(row + ROW_SIZE_AT) == 0)
+            continue;
+        if (kept < i)
+            memcpy(walked->rows + kept * SAVED_ROW_LEN, row, SAVED_ROW_LEN);
+        kept++;
+    }
+    walked->count = kept;
 }
 
 /* Judge why a walk stopped: at the end, at a torn batch, or at damage that was
@@ -223,7 +155,7 @@ stopped(struct journal *self, struct segment_walk *walk, uint64_t id,
         return IDEM_OK;
     error = idem__walk_find(walk, newest ? walk->batch + 1 : 0, go_on);
     if (error)
-        return read_error(self, error, err);
+        return idem__recover_error(self, error, err);
     if (newest && !*go_on)
         return IDEM_OK;
     status = damage(self, id, at, err);
@@ -234,18 +166,16 @@ stopped(struct journal *self, struct segment_walk *walk, uint64_t id,
 
 static enum idem_status
 walk_segment(struct journal *self, struct segment *segment, uint64_t end,
-             struct idem_error *err)
+             struct walked *walked, struct idem_error *err)
 {
     uint64_t id = segment->head.id;
     struct segment_walk walk;
     enum idem_status status = IDEM_OK;
     bool newest = end == 0, go_on = true;
-    struct queue queue = {.count = 0};
     int error = 0;
 
     idem__walk_init(&walk, self->io, segment->fd, &segment->head,
                     newest ? segment->file_len : end);
-    idem__saved_start(self, segment);
     while (go_on && status == IDEM_OK) {
         struct entry_head head;
         const uint8_t *bytes;
@@ -253,7 +183,7 @@ walk_segment(struct journal *self, struct segment *segment, uint64_t end,
 
         switch (idem__walk_next(&walk, &head, &bytes)) {
         case WALK_ENTRY:
-            error = replay_walked(self, segment, &queue, &head, at);
+            error = head.kind == ENTRY_MARK ? 0 : add_row(walked, &head, at);
             break;
         case WALK_ERROR:
             error = errno;
@@ -263,11 +193,8 @@ walk_segment(struct journal *self, struct segment *segment, uint64_t end,
             break;
         }
         if (error)
-            status = read_error(self, error, err);
+            status = idem__recover_error(self, error, err);
     }
-    error = status == IDEM_OK ? drain(self, segment, &queue) : 0;
-    if (error)
-        status = read_error(self, error, err);
     segment->end = walk.at;
     if (walk.time_us > self->persisted_us)
         self->persisted_us = walk.time_us;
@@ -277,7 +204,38 @@ walk_segment(struct journal *self, struct segment *segment, uint64_t end,
     return status;
 }
 
-/* Load a segment from its saved index if that is valid, otherwise from its
+enum idem_status
+idem__recover_rows(struct journal *self, struct segment *segment, uint64_t end,
+                   struct saved_head *head, uint8_t **bytes,
+                   struct idem_error *err)
+{
+    struct walked walked = {0};
+    enum idem_status status;
+
+    walked.revs = calloc(REV_ROWS, sizeof(*walked.revs));
+    status = walked.revs ? walk_segment(self, segment, end, &walked, err)
+                         : out_of_memory(err);
+    if (status == IDEM_OK) {
+        pack_rows(&walked);
+        *head = (struct saved_head){.id = segment->head.id,
+                                    .salt = segment->head.salt,
+                                    .end = segment->end,
+                                    .next_batch = self->next_batch,
+                                    .time_us = self->persisted_us,
+                                    .rows = walked.count};
+        *bytes = malloc(idem__saved_plan(head));
+        if (!*bytes ||
+            idem__saved_make(self->io, head, walked.rows, -1, *bytes)) {
+            free(*bytes);
+            status = out_of_memory(err);
+        }
+    }
+    free(walked.rows);
+    free(walked.revs);
+    return status;
+}
+
+/* Use a segment's saved index if that is valid, otherwise make it from the
  * entries. The newest segment has a valid one only if the journal was closed;
  * then the file ends where its entries do. */
 static enum idem_status
@@ -287,7 +245,9 @@ read_segment(struct journal *self, size_t number, struct idem_error *err)
     bool newest = number + 1 == self->segment_count, used = false;
     uint64_t end =
         newest ? segment->file_len : self->segments[number + 1].head.prev_end;
+    struct saved_head head;
     enum idem_status status;
+    uint8_t *bytes;
     int error;
 
     if (!newest && self->segments[number + 1].head.id != segment->head.id + 1)
@@ -299,31 +259,17 @@ read_segment(struct journal *self, size_t number, struct idem_error *err)
             return status;
         end = segment->file_len;
     }
-    error = idem__saved_load(self, segment, end, &used);
+    error = idem__load_file(self, segment, end, &used);
     if (error)
-        return read_error(self, error, err);
+        return idem__recover_error(self, error, err);
     if (used)
         return IDEM_OK;
-    status = walk_segment(self, segment, newest ? 0 : end, err);
-    if (status == IDEM_OK && !newest)
-        idem__saved_finish(self, segment);
-    return status;
-}
-
-/* Make room in the index for most of the records: three quarters of the known
- * rows, because some rows have the same key. */
-static void
-expect_records(struct journal *self)
-{
-    uint64_t rows = 0;
-
-    for (size_t i = 0; i < self->segment_count; i++) {
-        const struct segment *segment = &self->segments[i];
-        uint64_t claim = idem__saved_claim(self, segment->head.id);
-
-        rows += claim ? claim : segment->file_len / GUESSED_ENTRY_LEN;
-    }
-    idem__index_expect(&self->index, rows / 4 * 3);
+    status =
+        idem__recover_rows(self, segment, newest ? 0 : end, &head, &bytes, err);
+    if (status != IDEM_OK)
+        return status;
+    error = idem__load_bytes(self, segment, &head, bytes);
+    return error ? idem__recover_error(self, error, err) : IDEM_OK;
 }
 
 /* Open all segments before any is read, because a head describes the segment
@@ -387,11 +333,12 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
         if (!error)
             error = idem__io_sync(self->io, self->dir_fd);
         if (error)
-            return read_error(self, error, err);
+            return idem__recover_error(self, error, err);
         /* After a failed sync the page cache may differ from the disk. */
         (void)posix_fadvise(newest->fd, 0, 0, POSIX_FADV_DONTNEED);
     }
-    expect_records(self);
+    if (!idem__load_start(self))
+        return out_of_memory(err);
     for (size_t i = 0; i < self->segment_count; i++) {
         status = read_segment(self, i, err);
         if (status != IDEM_OK)
@@ -402,11 +349,15 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
         newest = &self->segments[self->segment_count - 1];
         if (newest->end == SEGMENT_HEAD_LEN) {
             /* The segment is empty: the new one takes its number. */
+            struct journal_name name =
+                idem__segment_name(newest->head.id, "idx");
+
+            (void)idem__io_unlink(self->io, self->dir_fd, name.text);
             idem__segment_close(self, newest);
             self->segment_count--;
-            self->row_log.id = 0;
         }
     }
     idem__journal_clock_start(self);
-    return idem__segment_add(self, 0, true, err);
+    status = idem__load_begin(self, err);
+    return status == IDEM_OK ? idem__segment_add(self, 0, true, err) : status;
 }

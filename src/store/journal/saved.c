@@ -2,12 +2,19 @@
  * saved.c - reads and writes saved index files, from which a segment's part of
  * the index can be loaded without reading its entries.
  *
- *   head, 80 bytes; a row of 28 bytes for each entry, in their order
+ *   head, 88 bytes; a table of the slices, 16 bytes each; rows of 28 bytes
  *
- * The rows are written while the segment is, a few thousand at a time, and the
- * head at last: until then it is zeros, and the file is not used. A row says
- * which entry its entry replaced. So when the rows are loaded in their order,
- * no key has to be read to find the slot to change.
+ * A slice has the rows whose tags begin with the same bits, in the order of
+ * their entries, and a checksum of its own. So a part of the index can be
+ * loaded without the rest of it (load.c).
+ *
+ * While a segment is written, its rows are written to the file in the order of
+ * the entries, a few thousand at a time. When the segment is complete, the
+ * helper sorts them into slices. The head is written at last: until then it is
+ * zeros, and the file is not used.
+ *
+ * A row says which entry its entry replaced. So when the rows of a slice are
+ * loaded in their order, no key has to be read to find the slot to change.
  *
  * A saved index only saves time. If it is missing, torn, of another segment or
  * of another end, it is not used, and the segment itself is read. So it need
@@ -21,16 +28,18 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 static const char magic[8] = {'i', 'd', 'e', 'm', 'i', 'd', 'x', '\n'};
 
-#define HEAD_SUM_AT 72
+#define HEAD_SUM_AT 80
 #define ROWS_KEPT 16384 /* in memory */
+#define SLICE_ROWS 16   /* in a slice, unless there are very many */
+#define CHUNK_ROWS 4096
 
-static void
-put_row(const struct row *row, uint8_t *out)
+void
+idem__saved_put_row(const struct row *row, uint8_t *out)
 {
     idem__put64(out, row->tag);
     idem__put32(out + 8, row->place);
@@ -54,31 +63,205 @@ put_head(const struct saved_head *head, uint8_t *out)
     idem__put64(out + 48, (uint64_t)head->time_us);
     idem__put64(out + 56, head->rows);
     idem__put64(out + 64, head->sum);
+    idem__put32(out + 72, head->bits);
     idem__put64(out + HEAD_SUM_AT,
                 XXH3_64bits_withSeed(out, HEAD_SUM_AT, head->salt));
 }
 
-/* Close the file; without `keep` it is deleted. */
+/* ---- sorting rows into slices ---- */
+
+struct rows_in {
+    const struct idem_io *io;
+    const uint8_t *rows; /* NULL: read them from the file */
+    int fd;
+    uint8_t *chunk;
+};
+
+/* Get `count` rows from `first` on. */
+static int
+get_rows(struct rows_in *in, uint64_t first, uint64_t count,
+         const uint8_t **rows)
+{
+    size_t len = (size_t)count * SAVED_ROW_LEN, got = 0;
+    int error;
+
+    if (in->rows) {
+        *rows = in->rows + first * SAVED_ROW_LEN;
+        return 0;
+    }
+    *rows = in->chunk;
+    error = idem__io_read(in->io, in->fd, in->chunk, len,
+                          SAVED_HEAD_LEN + first * SAVED_ROW_LEN, &got);
+    return error ? error : got == len ? 0 : EIO;
+}
+
+static uint64_t
+chunk_len(const struct saved_head *head, uint64_t first)
+{
+    return head->rows - first < CHUNK_ROWS ? head->rows - first : CHUNK_ROWS;
+}
+
+/* Count the rows of each slice: slice n has counts[n + 1] - counts[n]. */
+static int
+count_rows(struct rows_in *in, const struct saved_head *head, uint64_t *counts)
+{
+    const uint8_t *rows;
+    int error = 0;
+
+    for (uint64_t at = 0; at < head->rows && !error; at += CHUNK_ROWS) {
+        uint64_t count = chunk_len(head, at);
+
+        error = get_rows(in, at, count, &rows);
+        for (uint64_t i = 0; i < count && !error; i++)
+            counts[tag_slice(idem__get64(rows + i * SAVED_ROW_LEN),
+                             head->bits) +
+                   1]++;
+    }
+    for (uint64_t n = 0; n < UINT64_C(1) << head->bits; n++)
+        counts[n + 1] += counts[n];
+    return error;
+}
+
+/* Copy each row to its slice. next[n] is the place of slice n's next row. */
+static int
+spread_rows(struct rows_in *in, const struct saved_head *head, uint64_t *next,
+            uint8_t *out)
+{
+    const uint8_t *rows;
+    int error = 0;
+
+    for (uint64_t at = 0; at < head->rows && !error; at += CHUNK_ROWS) {
+        uint64_t count = chunk_len(head, at);
+
+        error = get_rows(in, at, count, &rows);
+        for (uint64_t i = 0; i < count && !error; i++) {
+            const uint8_t *row = rows + i * SAVED_ROW_LEN;
+            uint64_t slice = tag_slice(idem__get64(row), head->bits);
+
+            if (next[slice] >= head->rows)
+                return EIO; /* the file has changed since it was counted */
+            memcpy(out + next[slice]++ * SAVED_ROW_LEN, row, SAVED_ROW_LEN);
+        }
+    }
+    return error;
+}
+
 static void
-end_file(struct journal *self, bool keep)
+put_table(struct saved_head *head, const uint64_t *firsts, uint8_t *bytes)
+{
+    uint8_t *table = bytes + SAVED_HEAD_LEN;
+    const uint8_t *rows = bytes + saved_rows_at(head);
+
+    for (uint64_t n = 0; n < UINT64_C(1) << head->bits; n++) {
+        uint64_t count = firsts[n + 1] - firsts[n];
+
+        idem__put64(table + n * SAVED_SLICE_LEN, firsts[n]);
+        idem__put64(table + n * SAVED_SLICE_LEN + 8,
+                    XXH3_64bits_withSeed(rows + firsts[n] * SAVED_ROW_LEN,
+                                         count * SAVED_ROW_LEN, head->salt));
+    }
+    head->sum = XXH3_64bits_withSeed(
+        table, (size_t)SAVED_SLICE_LEN << head->bits, head->salt);
+}
+
+size_t
+idem__saved_plan(struct saved_head *head)
+{
+    head->bits = 0;
+    while (head->bits < SAVED_MAX_BITS && head->rows >> head->bits > SLICE_ROWS)
+        head->bits++;
+    return (size_t)(saved_rows_at(head) + head->rows * SAVED_ROW_LEN);
+}
+
+int
+idem__saved_make(const struct idem_io *io, struct saved_head *head,
+                 const uint8_t *rows, int fd, uint8_t *out)
+{
+    struct rows_in in = {.io = io, .rows = rows, .fd = fd};
+    size_t slices = (size_t)1 << head->bits;
+    uint64_t *firsts = calloc(slices + 1, sizeof(*firsts));
+    uint64_t *next = malloc(slices * sizeof(*next));
+    int error = ENOMEM;
+
+    if (!rows)
+        in.chunk = malloc((size_t)CHUNK_ROWS * SAVED_ROW_LEN);
+    if (firsts && next && (rows || in.chunk))
+        error = count_rows(&in, head, firsts);
+    if (!error) {
+        memcpy(next, firsts, slices * sizeof(*next));
+        error = spread_rows(&in, head, next, out + saved_rows_at(head));
+    }
+    if (!error) {
+        put_table(head, firsts, out);
+        put_head(head, out);
+    }
+    free(in.chunk);
+    free(next);
+    free(firsts);
+    return error;
+}
+
+int
+idem__saved_write(const struct idem_io *io, int fd,
+                  const struct saved_head *head, const uint8_t *bytes)
+{
+    size_t len = (size_t)(saved_rows_at(head) + head->rows * SAVED_ROW_LEN);
+    int error = idem__io_write(io, fd, bytes + SAVED_HEAD_LEN,
+                               len - SAVED_HEAD_LEN, SAVED_HEAD_LEN);
+
+    return error ? error : idem__io_write(io, fd, bytes, SAVED_HEAD_LEN, 0);
+}
+
+/* The memory is mapped, so that it is given back at once. */
+static int
+sort_file(const struct idem_io *io, struct saved_job *job)
+{
+    size_t len = idem__saved_plan(&job->head);
+    uint8_t *bytes = mmap(NULL, len, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int error;
+
+    if (bytes == MAP_FAILED)
+        return ENOMEM;
+    error = idem__saved_make(io, &job->head, NULL, job->fd, bytes);
+    if (!error)
+        error = idem__saved_write(io, job->fd, &job->head, bytes);
+    munmap(bytes, len);
+    return error;
+}
+
+void
+idem__saved_do(const struct idem_io *io, int dir_fd, struct saved_job *job)
+{
+    struct journal_name name = idem__segment_name(job->head.id, "idx");
+
+    if (sort_file(io, job))
+        (void)idem__io_unlink(io, dir_fd, name.text);
+    idem__io_close(io, job->fd);
+    free(job);
+}
+
+/* ---- the rows of the segment that is being written ---- */
+
+/* Close the file and delete it, if there is one. */
+static void
+drop_file(struct journal *self)
 {
     struct row_log *log = &self->row_log;
     struct journal_name name = idem__segment_name(log->id, "idx");
 
-    if (log->sum) {
+    if (log->open) {
         idem__io_close(self->io, log->fd);
-        if (!keep)
-            (void)idem__io_unlink(self->io, self->dir_fd, name.text);
+        (void)idem__io_unlink(self->io, self->dir_fd, name.text);
     }
-    XXH3_freeState(log->sum);
-    log->sum = NULL;
+    log->open = false;
     log->written = log->count = 0;
 }
 
 void
 idem__saved_start(struct journal *self, const struct segment *segment)
 {
-    end_file(self, false); /* of a segment that was not read to its end */
+    drop_file(self);
     self->row_log.id = segment->head.id;
     self->row_log.salt = segment->head.salt;
     self->row_log.broken = false;
@@ -87,7 +270,7 @@ idem__saved_start(struct journal *self, const struct segment *segment)
 void
 idem__saved_clear(struct journal *self)
 {
-    end_file(self, false);
+    drop_file(self);
     free(self->row_log.rows);
     memset(&self->row_log, 0, sizeof(self->row_log));
 }
@@ -96,7 +279,7 @@ idem__saved_clear(struct journal *self)
 static void
 break_log(struct journal *self)
 {
-    end_file(self, false);
+    drop_file(self);
     self->row_log.broken = true;
 }
 
@@ -105,18 +288,11 @@ start_file(struct journal *self)
 {
     struct row_log *log = &self->row_log;
     struct journal_name name = idem__segment_name(log->id, "idx");
-    struct XXH3_state_s *sum = XXH3_createState();
-    int error = sum ? idem__io_open(self->io, self->dir_fd, name.text,
-                                    O_RDWR | O_CREAT | O_TRUNC, &log->fd)
-                    : ENOMEM;
+    int error = idem__io_open(self->io, self->dir_fd, name.text,
+                              O_RDWR | O_CREAT | O_TRUNC, &log->fd);
 
-    if (error) {
-        XXH3_freeState(sum);
-        return error;
-    }
-    XXH3_64bits_reset_withSeed(sum, log->salt);
-    log->sum = sum;
-    return 0;
+    log->open = !error;
+    return error;
 }
 
 /* Write the first rows, and remove them from memory. */
@@ -129,12 +305,11 @@ write_rows(struct journal *self, size_t count)
     uint8_t *bytes = malloc(len + 1);
     int error = bytes ? 0 : ENOMEM;
 
-    if (!error && !log->sum)
+    if (!error && !log->open)
         error = start_file(self);
     if (!error) {
         for (size_t i = 0; i < count; i++)
-            put_row(&log->rows[i], bytes + i * SAVED_ROW_LEN);
-        XXH3_64bits_update(log->sum, bytes, len);
+            idem__saved_put_row(&log->rows[i], bytes + i * SAVED_ROW_LEN);
         error = idem__io_write(self->io, log->fd, bytes, len, at);
     }
     free(bytes);
@@ -223,39 +398,40 @@ void
 idem__saved_finish(struct journal *self, struct segment *segment)
 {
     struct row_log *log = &self->row_log;
-    struct saved_head head = {.id = segment->head.id,
-                              .salt = segment->head.salt,
-                              .end = segment->end,
-                              .next_batch = self->next_batch,
-                              .time_us = self->persisted_us};
-    uint8_t bytes[SAVED_HEAD_LEN];
+    struct saved_job *job;
 
     if (log->id != segment->head.id)
         return; /* it is already saved */
     pack_rows(log);
     if (!log->broken)
         write_rows(self, log->count);
-    if (!log->broken) {
-        bool kept;
-
-        head.rows = log->written;
-        head.sum = XXH3_64bits_digest(log->sum);
-        put_head(&head, bytes);
-        kept = idem__io_write(self->io, log->fd, bytes, sizeof(bytes), 0) == 0;
-        if (kept)
-            segment->saved_len = SAVED_HEAD_LEN + head.rows * SAVED_ROW_LEN;
-        end_file(self, kept);
+    job = log->broken ? NULL : calloc(1, sizeof(*job));
+    if (!log->broken && !job)
+        break_log(self);
+    if (job) {
+        job->fd = log->fd;
+        job->head = (struct saved_head){.id = segment->head.id,
+                                        .salt = segment->head.salt,
+                                        .end = segment->end,
+                                        .next_batch = self->next_batch,
+                                        .time_us = self->persisted_us,
+                                        .rows = log->written};
+        segment->saved_len = SAVED_HEAD_LEN + log->written * SAVED_ROW_LEN;
+        log->open = false;
+        log->written = 0;
+        idem__helper_save(self, job);
     }
     log->id = 0;
 }
 
-bool
-idem__saved_check(const uint8_t *bytes, size_t len,
-                  const struct segment *segment, struct saved_head *head)
-{
-    size_t body = len - SAVED_HEAD_LEN;
+/* ---- reading ---- */
 
-    if (len < SAVED_HEAD_LEN || memcmp(bytes, magic, sizeof(magic)) != 0 ||
+bool
+idem__saved_head(const uint8_t *bytes, uint64_t file_len,
+                 const struct segment *segment, struct saved_head *head)
+{
+    if (file_len < SAVED_HEAD_LEN || file_len >= SEGMENT_MAX_LEN ||
+        memcmp(bytes, magic, sizeof(magic)) != 0 ||
         idem__get32(bytes + 8) != SAVED_VERSION ||
         idem__get32(bytes + 12) != SAVED_ROW_LEN)
         return false;
@@ -266,14 +442,41 @@ idem__saved_check(const uint8_t *bytes, size_t len,
     head->time_us = (int64_t)idem__get64(bytes + 48);
     head->rows = idem__get64(bytes + 56);
     head->sum = idem__get64(bytes + 64);
-    if (head->id != segment->head.id || head->salt != segment->head.salt ||
-        head->end < SEGMENT_HEAD_LEN || head->end > segment->file_len ||
-        body % SAVED_ROW_LEN != 0 || head->rows != body / SAVED_ROW_LEN)
+    head->bits = idem__get32(bytes + 72);
+    return head->id == segment->head.id && head->salt == segment->head.salt &&
+           head->end >= SEGMENT_HEAD_LEN && head->end <= segment->file_len &&
+           head->bits <= SAVED_MAX_BITS && idem__get32(bytes + 76) == 0 &&
+           head->rows < SEGMENT_MAX_LEN / SAVED_ROW_LEN &&
+           file_len == saved_rows_at(head) + head->rows * SAVED_ROW_LEN &&
+           XXH3_64bits_withSeed(bytes, HEAD_SUM_AT, head->salt) ==
+               idem__get64(bytes + HEAD_SUM_AT);
+}
+
+uint64_t
+idem__saved_first(const uint8_t *bytes, const struct saved_head *head,
+                  uint64_t slice)
+{
+    return slice >> head->bits
+               ? head->rows
+               : idem__get64(bytes + SAVED_HEAD_LEN + slice * SAVED_SLICE_LEN);
+}
+
+bool
+idem__saved_table(const uint8_t *bytes, const struct saved_head *head)
+{
+    uint64_t slices = UINT64_C(1) << head->bits;
+
+    if (XXH3_64bits_withSeed(bytes + SAVED_HEAD_LEN,
+                             (size_t)slices * SAVED_SLICE_LEN,
+                             head->salt) != head->sum ||
+        idem__saved_first(bytes, head, 0) != 0)
         return false;
-    return XXH3_64bits_withSeed(bytes, HEAD_SUM_AT, head->salt) ==
-               idem__get64(bytes + HEAD_SUM_AT) &&
-           XXH3_64bits_withSeed(bytes + SAVED_HEAD_LEN, body, head->salt) ==
-               head->sum;
+    for (uint64_t n = 0; n < slices; n++) {
+        if (idem__saved_first(bytes, head, n) >
+            idem__saved_first(bytes, head, n + 1))
+            return false;
+    }
+    return true;
 }
 
 bool
@@ -294,97 +497,38 @@ idem__saved_row(const uint8_t *in, const struct saved_head *head,
            len >= ENTRY_HEAD_LEN && at + len <= head->end;
 }
 
-/* Read the whole file; NULL on failure. */
-static uint8_t *
-read_file(struct journal *self, uint64_t id, size_t *len)
+bool
+idem__saved_slice(const uint8_t *bytes, const struct saved_head *head,
+                  uint64_t slice, const uint8_t *rows)
 {
-    struct journal_name name = idem__segment_name(id, "idx");
-    uint8_t *bytes = NULL;
-    struct stat info;
-    int fd = -1;
-
-    if (idem__io_open(self->io, self->dir_fd, name.text, O_RDONLY, &fd))
-        return NULL;
-    if (fstat(fd, &info) == 0 && info.st_size > 0 &&
-        (uint64_t)info.st_size < SEGMENT_MAX_LEN)
-        bytes = malloc((size_t)info.st_size);
-    if (bytes &&
-        (idem__io_read(self->io, fd, bytes, (size_t)info.st_size, 0, len) ||
-         *len != (size_t)info.st_size)) {
-        free(bytes);
-        bytes = NULL;
-    }
-    idem__io_close(self->io, fd);
-    return bytes;
-}
-
-uint64_t
-idem__saved_claim(struct journal *self, uint64_t id)
-{
-    struct journal_name name = idem__segment_name(id, "idx");
-    uint64_t len = idem__folder_file_len(self, name.text);
-
-    return len > SAVED_HEAD_LEN ? len / SAVED_ROW_LEN : 0;
-}
-
-#define AHEAD 16
-
-static void
-prefetch(const struct journal *self, const uint8_t *rows, uint64_t count,
-         uint64_t row, enum index_step step)
-{
-    const struct journal_index *index = &self->index;
-
-    if (row < count)
-        idem__index_prefetch(
-            index,
-            idem__index_short_tag(index,
-                                  idem__get64(rows + row * SAVED_ROW_LEN)),
-            step);
-}
-
-static int
-replay_rows(struct journal *self, struct segment *segment,
-            const struct saved_head *head, const uint8_t *rows)
-{
-    for (uint64_t i = 0; i < head->rows; i++) {
-        struct replay entry = {0};
-        int error;
-
-        prefetch(self, rows, head->rows, i + 2 * AHEAD, INDEX_BLOCKS);
-        prefetch(self, rows, head->rows, i + AHEAD, INDEX_CELLS);
-        idem__saved_row(rows + i * SAVED_ROW_LEN, head, &entry.row);
-        error = idem__journal_replay(self, segment, &entry);
-        if (error)
-            return error;
-    }
-    return 0;
-}
-
-int
-idem__saved_load(struct journal *self, struct segment *segment, uint64_t end,
-                 bool *used)
-{
-    size_t len = 0;
-    uint8_t *bytes = read_file(self, segment->head.id, &len);
-    struct saved_head head;
+    uint64_t count = idem__saved_first(bytes, head, slice + 1) -
+                     idem__saved_first(bytes, head, slice);
+    const uint8_t *place = bytes + SAVED_HEAD_LEN + slice * SAVED_SLICE_LEN;
     struct row row;
-    int error = 0;
 
-    *used = bytes && idem__saved_check(bytes, len, segment, &head) &&
-            head.end == end;
-    for (uint64_t i = 0; *used && i < head.rows; i++)
-        *used = idem__saved_row(bytes + SAVED_HEAD_LEN + i * SAVED_ROW_LEN,
-                                &head, &row);
-    if (*used) {
-        error = replay_rows(self, segment, &head, bytes + SAVED_HEAD_LEN);
-        segment->end = end;
-        segment->saved_len = len;
-        if (head.time_us > self->persisted_us)
-            self->persisted_us = head.time_us;
-        if (head.next_batch > self->next_batch)
-            self->next_batch = head.next_batch;
+    if (XXH3_64bits_withSeed(rows, count * SAVED_ROW_LEN, head->salt) !=
+        idem__get64(place + 8))
+        return false;
+    for (uint64_t i = 0; i < count; i++) {
+        if (!idem__saved_row(rows + i * SAVED_ROW_LEN, head, &row) ||
+            tag_slice(row.tag, head->bits) != slice)
+            return false;
     }
-    free(bytes);
-    return error;
+    return true;
+}
+
+bool
+idem__saved_check(const uint8_t *bytes, size_t len,
+                  const struct segment *segment, struct saved_head *head)
+{
+    bool right = len >= SAVED_HEAD_LEN &&
+                 idem__saved_head(bytes, len, segment, head) &&
+                 idem__saved_table(bytes, head);
+
+    for (uint64_t n = 0; right && n < UINT64_C(1) << head->bits; n++)
+        right = idem__saved_slice(bytes, head, n,
+                                  bytes + saved_rows_at(head) +
+                                      idem__saved_first(bytes, head, n) *
+                                          SAVED_ROW_LEN);
+    return right;
 }

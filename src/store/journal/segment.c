@@ -77,6 +77,8 @@ idem__segment_close(struct journal *self, struct segment *segment)
 {
     idem__io_close(self->io, segment->fd);
     segment->fd = -1;
+    free(segment->cold);
+    segment->cold = NULL;
 }
 
 enum idem_status
@@ -143,6 +145,8 @@ next_len(const struct journal *self)
     if (self->tuning.segment_len)
         return self->tuning.segment_len;
     idem__segment_totals(self, &used, &live);
+    if (self->loader)
+        live = used / 2; /* it is not known yet */
     len = live / 16;
     if (self->seg_len > 0 && self->seg_len < SEGMENT_FAST_LEN &&
         idem__journal_now_us(self) - self->last_add_us < FAST_US &&
@@ -299,6 +303,7 @@ idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
     next.file_len = fresh.len;
     idem__segment_push(self, &next);
     idem__saved_start(self, &self->segments[self->segment_count - 1]);
+    idem__tail_start(self, &self->segments[self->segment_count - 1]);
     self->persisted_us = next.head.time_us;
     self->last_batch_us = self->last_add_us = next.head.time_us;
     self->seg_len = fresh.len;
@@ -385,8 +390,14 @@ idem__segment_prepare(struct journal *self)
         self->tuning.segment_len ? self->tuning.segment_len : SEGMENT_MIN_LEN;
     uint64_t claims = (self->index.executing - self->index.idle) *
                       (uint64_t)IDEM__CLAIM_RESERVE;
-    int error = keep_reserve(self, reserve > claims ? reserve : claims);
+    int error;
 
+    if (reserve < claims)
+        reserve = claims;
+    /* While the index is loaded, not all claims are counted. */
+    if (self->loader && reserve < self->reserve_len)
+        reserve = self->reserve_len;
+    error = keep_reserve(self, reserve);
     if (idem__journal_status(error) != IDEM_ERR_FULL) {
         idem__helper_ask(self, next_len(self));
         error = idem__helper_error(self);

@@ -122,6 +122,21 @@ test_folder_drop(char *dir)
     free(dir);
 }
 
+/* A test whose state is the path of an empty folder. */
+static inline int
+test_folder_setup(void **state)
+{
+    *state = test_folder();
+    return 0;
+}
+
+static inline int
+test_folder_teardown(void **state)
+{
+    test_folder_drop(*state);
+    return 0;
+}
+
 /* A log that prints nothing and counts. */
 struct test_log {
     int count[3];

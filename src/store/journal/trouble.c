@@ -32,6 +32,7 @@ idem__journal_poison(struct journal *self, const char *what, int error)
                   "it has read its folder again",
                   self->dir, what, strerror(error));
     self->poisoned = true;
+    idem__tail_drop(self);
 }
 
 /* Does the disk have everything that was acknowledged? */
@@ -42,15 +43,15 @@ read_again(struct journal *self)
     struct segment_walk walk;
     struct entry_head head;
     const uint8_t *bytes;
-    enum walk_step step;
+    enum walk_found found;
     int error = 0;
 
     (void)posix_fadvise(segment->fd, 0, 0, POSIX_FADV_DONTNEED);
     idem__walk_init(&walk, self->io, segment->fd, &segment->head, segment->end);
     do {
-        step = idem__walk_next(&walk, &head, &bytes);
-    } while (step == WALK_ENTRY);
-    if (step == WALK_ERROR)
+        found = idem__walk_next(&walk, &head, &bytes);
+    } while (found == WALK_ENTRY);
+    if (found == WALK_ERROR)
         error = errno;
     else if (walk.at != segment->end)
         error = EIO;

@@ -65,7 +65,7 @@ fill(struct segment_walk *walk, uint64_t at, uint64_t len)
 }
 
 /* Read the entry at `at`, of any batch. */
-static enum walk_step
+static enum walk_found
 look(struct segment_walk *walk, uint64_t at, struct entry_head *head,
      const uint8_t **bytes)
 {
@@ -93,14 +93,14 @@ look(struct segment_walk *walk, uint64_t at, struct entry_head *head,
     }
 }
 
-enum walk_step
+enum walk_found
 idem__walk_next(struct segment_walk *walk, struct entry_head *head,
                 const uint8_t **bytes)
 {
-    enum walk_step step = look(walk, walk->at, head, bytes);
+    enum walk_found found = look(walk, walk->at, head, bytes);
 
-    if (step != WALK_ENTRY)
-        return step;
+    if (found != WALK_ENTRY)
+        return found;
     if (head->batch != walk->batch)
         return WALK_STOP;
     walk->batch += (head->flags & ENTRY_LAST) != 0;

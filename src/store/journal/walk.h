@@ -23,7 +23,7 @@ struct segment_walk {
     uint64_t from, filled, room;
 };
 
-enum walk_step {
+enum walk_found {
     WALK_ENTRY, /* *head and *bytes are set; valid until the next call */
     WALK_STOP,  /* no valid entry starts at walk->at */
     WALK_ERROR, /* could not read, or out of memory; see errno */
@@ -34,8 +34,8 @@ void idem__walk_init(struct segment_walk *walk, const struct idem_io *io,
                      int fd, const struct segment_head *head, uint64_t limit);
 void idem__walk_clear(struct segment_walk *walk);
 
-enum walk_step idem__walk_next(struct segment_walk *walk,
-                               struct entry_head *head, const uint8_t **bytes);
+enum walk_found idem__walk_next(struct segment_walk *walk,
+                                struct entry_head *head, const uint8_t **bytes);
 
 /*
  * After the walk stopped, search the rest for a valid entry of a batch with

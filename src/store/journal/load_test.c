@@ -1,0 +1,692 @@
+/*
+ * load_test.c - tests that a journal gives the same answers while its index is
+ * loaded as afterwards.
+ *
+ * Most tests open a journal whose loader is held: it loads only what a call
+ * needs. So most keys are looked up before their slices are loaded.
+ */
+#include "model.h"
+
+#include "../../base/le.h"
+#include "journal_check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#define IDS 600
+
+struct world {
+    char *dir, *copy;
+    struct journal_tuning tuning;
+    struct idem_io io;
+    struct test_log log;
+    struct model model; /* its clock */
+    struct idem_clocks clocks;
+    uint64_t revs[IDS]; /* 0: absent */
+    bool executing[IDS];
+    uint64_t seed, last_rev;
+    size_t reads_until_failure; /* 0: no read fails */
+    bool spoiling; /* saved indexes, before the journal is opened */
+};
+
+static int
+no_sync(void *arg, int fd)
+{
+    (void)arg;
+    (void)fd;
+    return 0;
+}
+
+static ssize_t
+failing_read(void *arg, int fd, void *data, size_t len, off_t at)
+{
+    struct world *world = arg;
+
+    if (world->reads_until_failure > 0 && --world->reads_until_failure == 0) {
+        errno = EIO;
+        return -1;
+    }
+    return pread(fd, data, len, at);
+}
+
+static int
+setup(void **state)
+{
+    struct world *world = calloc(1, sizeof(*world));
+
+    world->dir = test_fast_folder();
+    world->copy = test_fast_folder();
+    world->io = idem__system_io;
+    world->io.fsync = world->io.fdatasync = no_sync;
+    world->tuning = (struct journal_tuning){
+        .io = &world->io, .segment_len = 16384, .no_thread = true};
+    model_init(&world->model, 1);
+    world->clocks = model_clocks(&world->model);
+    world->seed = test_seed();
+    *state = world;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct world *world = *state;
+
+    test_folder_drop(world->dir);
+    test_folder_drop(world->copy);
+    free(world);
+    return 0;
+}
+
+static struct idem_store *
+open_at(struct world *world, const char *dir, bool lazy, bool hold)
+{
+    struct idem_store *store = NULL;
+    struct idem_error err;
+
+    world->tuning.lazy = lazy;
+    world->tuning.hold = hold;
+    if (test_try_open(dir, &world->tuning, &world->clocks, &world->log, &store,
+                      &err) != IDEM_OK)
+        fail_msg("open: %s", err.text);
+    return store;
+}
+
+/* Copy the folder as a killed process would leave it. */
+static void
+copy_folder(struct world *world)
+{
+    DIR *folder = opendir(world->dir);
+    struct dirent *file;
+    uint8_t bytes[65536];
+
+    test_folder_empty(world->copy);
+    while ((file = readdir(folder))) {
+        struct test_path from = test_path(world->dir, file->d_name);
+        struct test_path to = test_path(world->copy, file->d_name);
+        int in, out;
+        ssize_t n;
+
+        if (file->d_name[0] == '.')
+            continue;
+        in = open(from.text, O_RDONLY);
+        out = open(to.text, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        while ((n = read(in, bytes, sizeof(bytes))) > 0)
+            assert_int_equal(write(out, bytes, (size_t)n), n);
+        close(in);
+        close(out);
+    }
+    closedir(folder);
+}
+
+/* Claim, finish or delete a random key, as the model says it is. */
+static void
+change(struct world *world, struct idem_store *store)
+{
+    uint64_t dice = test_random(&world->seed), id = dice % IDS;
+    bool delete = world->revs[id] && (dice >> 20) % 5 == 0;
+    bool executing = (dice >> 30) % 3 == 0;
+    struct test_record t;
+
+    test_make(&t, id, executing ? IDEM_STATE_EXECUTING : IDEM_STATE_SUCCEEDED,
+              ++world->last_rev, executing ? 0 : (dice >> 40) % 500);
+    assert_int_equal(test_swap(store, &t, world->revs[id], delete),
+                     IDEM_SWAP_STORED);
+    world->revs[id] = delete ? 0 : t.record.rev;
+    world->executing[id] = !delete &&executing;
+}
+
+/* Swaps that expect something else are refused. */
+static void
+refuse(struct world *world, struct idem_store *store)
+{
+    uint64_t id = test_random(&world->seed) % IDS;
+    struct test_record t;
+
+    test_make(&t, id, IDEM_STATE_EXECUTING, UINT64_MAX - id, 0);
+    assert_int_equal(
+        test_swap(store, &t, world->revs[id] ? 0 : UINT64_MAX, false),
+        IDEM_SWAP_REFUSED);
+}
+
+static void
+check_some(struct world *world, struct idem_store *store, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t id = test_random(&world->seed) % IDS;
+
+        assert_int_equal(test_rev(store, id), world->revs[id]);
+    }
+}
+
+static bool
+see(void *arg, const struct idem_record *record)
+{
+    uint64_t *revs = arg;
+    char id[32];
+
+    snprintf(id, sizeof(id), "%.*s", (int)record->id.len,
+             (const char *)record->id.data);
+    revs[strtoull(id + 3, NULL, 10)] = record->rev;
+    return true;
+}
+
+/* List all records, a few at a time. */
+static void
+check_scan(struct world *world, struct idem_store *store)
+{
+    uint64_t revs[IDS] = {0};
+    struct idem_cursor cursor = {.text = "0"};
+    struct idem_filter filter = {0};
+    struct idem_now now = {.early_ms = world->model.now_ms,
+                           .late_ms = world->model.now_ms};
+    struct idem_query query = {.filter = &filter,
+                               .now = &now,
+                               .cursor = &cursor,
+                               .count = 7,
+                               .each = see,
+                               .arg = revs};
+
+    do {
+        struct idem_error err;
+
+        if (store->type->scan(store, &query, &err) != IDEM_OK)
+            fail_msg("scan: %s", err.text);
+    } while (strcmp(cursor.text, "0") != 0);
+    assert_memory_equal(revs, world->revs, sizeof(revs));
+}
+
+static void
+check_all(struct world *world, struct idem_store *store)
+{
+    struct journal *journal = (struct journal *)store;
+    size_t count = 0, executing = 0;
+
+    for (uint64_t id = 0; id < IDS; id++) {
+        assert_int_equal(test_rev(store, id), world->revs[id]);
+        count += world->revs[id] != 0;
+        executing += world->executing[id];
+    }
+    while (journal->loader) {
+        journal->tuning.hold = false;
+        test_tend(store);
+    }
+    assert_int_equal(journal->index.count, count);
+    assert_int_equal(journal->index.executing, executing);
+}
+
+/* Live bytes of each segment must be those of a journal that loaded everything
+ * at once. Both journals are copies of the same files. */
+static void
+check_live(struct world *world)
+{
+    struct idem_store *store;
+    struct journal *journal;
+    uint64_t live[1000], used[2], total[2];
+    size_t count;
+
+    copy_folder(world);
+    store = open_at(world, world->copy, false, false);
+    journal = (struct journal *)store;
+    assert_null(journal->loader);
+    count = journal->segment_count;
+    assert_true(count <= 1000);
+    for (size_t i = 0; i < count; i++)
+        live[i] = journal->segments[i].live;
+    idem__segment_totals(journal, &used[0], &total[0]);
+    test_close(store);
+
+    copy_folder(world);
+    store = open_at(world, world->copy, true, false);
+    journal = (struct journal *)store;
+    assert_non_null(journal->loader);
+    for (size_t i = 0; journal->loader; i++)
+        idem__load_some(journal, 1);
+    assert_int_equal(journal->segment_count, count);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(journal->segments[i].live, live[i]);
+    idem__segment_totals(journal, &used[1], &total[1]);
+    assert_int_equal(total[0], total[1]);
+    test_close(store);
+}
+
+/* Flip a bit of a file, or leave out a part that did not reach the disk, or cut
+ * it, or remove it, or put the bytes of another one there. */
+static void
+spoil_file(const char *path, uint64_t dice, struct idem_buf *other)
+{
+    static const uint8_t zeros[200];
+    struct stat info;
+    int fd = open(path, O_RDWR);
+    uint8_t bytes[16384];
+    ssize_t len = pread(fd, bytes, sizeof(bytes), 0);
+    off_t at = len > 0 ? (off_t)((dice >> 8) % (uint64_t)len) : 0;
+
+    assert_true(fstat(fd, &info) == 0 && len == info.st_size);
+    if (len == 0)
+        dice = 9;
+    switch (dice % 10) {
+    case 0:
+    case 1:
+        bytes[at] ^= (uint8_t)(1u << (dice >> 60) % 8);
+        assert_int_equal(pwrite(fd, bytes + at, 1, at), 1);
+        break;
+    case 2:
+        assert_true(pwrite(fd, zeros, sizeof(zeros), at) > 0);
+        assert_int_equal(ftruncate(fd, len), 0);
+        break;
+    case 3:
+        assert_int_equal(ftruncate(fd, at), 0);
+        break;
+    case 4:
+        assert_int_equal(unlink(path), 0);
+        break;
+    case 5:
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(pwrite(fd, other->data, other->len, 0), other->len);
+        break;
+    default:
+        break;
+    }
+    close(fd);
+    idem_buf_reset(other);
+    assert_true(idem_buf_add(other, bytes, (size_t)len));
+}
+
+static void
+spoil(struct world *world)
+{
+    DIR *folder = opendir(world->dir);
+    struct dirent *file;
+    struct idem_buf other;
+
+    idem_buf_init(&other, 65536);
+    while ((file = readdir(folder))) {
+        struct test_path path = test_path(world->dir, file->d_name);
+
+        if (strstr(file->d_name, ".idx"))
+            spoil_file(path.text, test_random(&world->seed), &other);
+    }
+    closedir(folder);
+    idem_buf_clear(&other);
+}
+
+/* Every entry can be read, and the records that count are the right ones. */
+static void
+check_entries(struct world *world)
+{
+    struct journal_report report;
+    struct idem_error err;
+    size_t count = 0;
+
+    for (uint64_t id = 0; id < IDS; id++)
+        count += world->revs[id] != 0;
+    if (idem__journal_check(world->dir, NULL, NULL, NULL, NULL, &report,
+                            &err) != IDEM_OK)
+        fail_msg("check: %s", err.text);
+    assert_int_equal(report.damaged, 0);
+    assert_int_equal(report.live, count);
+}
+
+static void
+run(struct world *world, size_t rounds)
+{
+    for (size_t round = 0; round < rounds; round++) {
+        uint64_t dice = test_random(&world->seed);
+        bool killed = dice % 2, lazy = (dice >> 1) % 4, hold = (dice >> 3) % 2;
+        struct idem_store *store = open_at(world, world->dir, lazy, hold);
+        struct journal *journal = (struct journal *)store;
+        size_t turns = (dice >> 8) % 200;
+
+        for (size_t i = 0; i < turns; i++) {
+            switch (test_random(&world->seed) % 8) {
+            case 0:
+                check_some(world, store, 5);
+                break;
+            case 1:
+                refuse(world, store);
+                break;
+            case 2:
+                test_tend(store); /* cleans when everything is loaded */
+                break;
+            case 3:
+                if (i % 50 == 0)
+                    check_scan(world, store);
+                break;
+            case 4:
+                if (i % 40 == 0)
+                    journal->tuning.hold = !journal->tuning.hold;
+                break;
+            default:
+                change(world, store);
+                break;
+            }
+        }
+        if (killed)
+            copy_folder(world);
+        if ((dice >> 20) % 3 == 0)
+            check_all(world, store);
+        test_close(store);
+        if (killed) {
+            char *dir = world->dir;
+
+            world->dir = world->copy;
+            world->copy = dir;
+        }
+        check_entries(world);
+        if (world->spoiling)
+            spoil(world);
+        if (round % 10 == 9)
+            check_live(world);
+    }
+}
+
+/* Keys that are only in segments that are not loaded, that were replaced or
+ * deleted later, moved by the cleaner, or share their tags. The process is
+ * often killed, also while it loads. */
+static void
+answers_while_loading_are_right(void **state)
+{
+    static const uint64_t masks[] = {0, UINT64_C(255) << 56,
+                                     UINT64_C(1) << 63 | UINT64_C(7) << 40, 1};
+    struct world *world = *state;
+
+    for (size_t i = 0; i < 4; i++) {
+        test_folder_empty(world->dir);
+        memset(world->revs, 0, sizeof(world->revs));
+        memset(world->executing, 0, sizeof(world->executing));
+        world->tuning.tag_mask = masks[i];
+        world->tuning.first_base = i == 1 ? INDEX_AT_END - 5000 : 0;
+        run(world, i == 3 ? test_size(10, 40, 200) : test_size(30, 150, 3000));
+    }
+}
+
+/* ---- the same files, with something wrong ---- */
+
+static void
+no_answer_depends_on_what_saved_indexes_say(void **state)
+{
+    struct world *world = *state;
+
+    world->spoiling = true;
+    run(world, test_size(30, 150, 3000));
+    assert_true(world->log.count[IDEM_LOG_WARNING] > 0);
+    world->tuning.tag_mask = UINT64_C(255) << 56;
+    test_folder_empty(world->dir);
+    memset(world->revs, 0, sizeof(world->revs));
+    memset(world->executing, 0, sizeof(world->executing));
+    run(world, test_size(20, 50, 1000));
+}
+
+/* Fill a journal so that its oldest segment has few live records. */
+static void
+fill(struct world *world, size_t changes)
+{
+    struct idem_store *store = open_at(world, world->dir, false, false);
+
+    for (size_t i = 0; i < changes; i++)
+        change(world, store);
+    test_close(store);
+}
+
+static void
+no_segment_is_removed_before_everything_is_loaded(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store;
+    struct journal *journal;
+    size_t before;
+
+    fill(world, 2000);
+    store = open_at(world, world->dir, true, true);
+    journal = (struct journal *)store;
+    before = journal->segment_count;
+    assert_true(before > 4);
+    for (size_t i = 0; i < 2000; i++) { /* the same keys again and again */
+        world->seed = i % 20;
+        change(world, store);
+        test_tend(store);
+    }
+    assert_non_null(journal->loader);
+    assert_true(idem__load_left(journal) > 0);
+    assert_true(journal->segment_count > before);
+    before = journal->segment_count;
+    check_all(world, store);
+    assert_null(journal->loader);
+    assert_true(idem__load_left(journal) == 0);
+    for (size_t i = 0; i < 50; i++)
+        test_tend(store);
+    assert_true(journal->segment_count < before);
+    check_all(world, store);
+    test_close(store);
+}
+
+/* The number of a segment that is neither the oldest nor the newest. */
+static uint64_t
+middle_segment(struct world *world)
+{
+    struct idem_store *store = open_at(world, world->dir, false, false);
+    struct journal *journal = (struct journal *)store;
+    uint64_t id = journal->segments[journal->segment_count / 2].head.id;
+
+    assert_true(journal->segment_count > 3);
+    test_close(store);
+    return id;
+}
+
+/* Flip a byte in every part of a saved index in turn. */
+static void
+a_damaged_slice_is_made_again_from_the_segment(void **state)
+{
+    struct world *world = *state;
+    size_t made = 0, step = test_size(371, 53, 7);
+    struct stat info;
+    struct test_path path;
+
+    fill(world, 900);
+    path = test_segment_path(world->copy, middle_segment(world), "idx");
+    copy_folder(world);
+    assert_int_equal(stat(path.text, &info), 0);
+    for (off_t at = 0; at < info.st_size; at += (off_t)step) {
+        struct idem_store *store;
+        uint8_t byte;
+        int fd;
+
+        copy_folder(world);
+        fd = open(path.text, O_RDWR);
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 0x10;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        close(fd);
+        world->log.count[IDEM_LOG_WARNING] = 0;
+        store = open_at(world, world->copy, true, true);
+        check_all(world, store);
+        made += (size_t)world->log.count[IDEM_LOG_WARNING];
+        test_close(store);
+        store = open_at(world, world->copy, true, true);
+        world->log.count[IDEM_LOG_WARNING] = 0;
+        check_all(world, store); /* the file was written again */
+        assert_int_equal(world->log.count[IDEM_LOG_WARNING], 0);
+        test_close(store);
+    }
+    assert_true(made > 0);
+}
+
+/* The last segment before the new one is read again before anything was written
+ * to the new one. The numbers of its batches must still fit its head. */
+static void
+a_new_segment_is_valid_after_its_predecessor_was_read_again(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store;
+    struct journal *journal;
+    struct test_path path;
+    struct stat info;
+    uint64_t id;
+    uint8_t byte;
+    int fd;
+
+    fill(world, 900);
+    store = open_at(world, world->dir, false, false);
+    change(world, store);
+    journal = (struct journal *)store;
+    id = journal->segments[journal->segment_count - 1].head.id;
+    test_close(store);
+    path = test_segment_path(world->dir, id, "idx");
+    fd = open(path.text, O_RDWR);
+    assert_int_equal(fstat(fd, &info), 0);
+    assert_int_equal(pread(fd, &byte, 1, info.st_size - 1), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, info.st_size - 1), 1);
+    close(fd);
+    store = open_at(world, world->dir, true, true);
+    check_all(world, store); /* loads every slice */
+    assert_int_equal(world->log.count[IDEM_LOG_WARNING], 1);
+    change(world, store);
+    copy_folder(world);
+    test_close(store);
+    store = open_at(world, world->copy, false, false);
+    check_all(world, store);
+    test_close(store);
+}
+
+/* If the segment is damaged too, no answer is guessed. */
+static void
+without_rows_and_entries_nobody_is_told_that_a_key_is_absent(void **state)
+{
+    struct world *world = *state;
+    struct idem_arena arena = {NULL, 0};
+    struct idem_store *store;
+    struct test_path path;
+    size_t refused = 0;
+    uint8_t bytes[64];
+    uint64_t id;
+    int fd;
+
+    fill(world, 900);
+    id = middle_segment(world);
+    for (int i = 0; i < 2; i++) { /* in the middle of both files */
+        struct stat info;
+
+        path = test_segment_path(world->dir, id, i ? "idx" : "seg");
+        fd = open(path.text, O_RDWR);
+        assert_int_equal(fstat(fd, &info), 0);
+        assert_int_equal(pread(fd, bytes, sizeof(bytes), info.st_size / 2),
+                         sizeof(bytes));
+        for (size_t b = 0; b < sizeof(bytes); b++)
+            bytes[b] ^= 0xFF;
+        assert_int_equal(pwrite(fd, bytes, sizeof(bytes), info.st_size / 2),
+                         sizeof(bytes));
+        close(fd);
+    }
+    store = open_at(world, world->dir, true, true);
+    for (id = 0; id < IDS; id++) {
+        struct idem_load load = {.with_result = true};
+        struct test_record t;
+        struct idem_error err;
+
+        test_make(&t, id, IDEM_STATE_SUCCEEDED, 1, 0);
+        memcpy(load.key, t.key, IDEM_KEY_LEN);
+        if (store->type->load(store, &load, 1, &arena, &err) != IDEM_OK) {
+            assert_int_equal(err.status, IDEM_ERR_CORRUPT);
+            assert_int_equal(test_swap(store, &t, 0, false),
+                             IDEM_SWAP_NOT_STORED);
+            refused++;
+            continue;
+        }
+        assert_int_equal(
+            load.record.state == IDEM_STATE_ABSENT ? 0 : load.record.rev,
+            world->revs[id]);
+    }
+    assert_true(refused > 0);
+    ((struct journal *)store)->tuning.hold = false;
+    for (size_t i = 0; i < 2000; i++)
+        test_tend(store);
+    assert_non_null(((struct journal *)store)->loader);
+    assert_true(world->log.count[IDEM_LOG_ALARM] > 0);
+    idem_arena_clear(&arena);
+    test_close(store);
+}
+
+/* Each read of loading fails once: an error, or the right answer. */
+static void
+a_read_that_fails_gives_no_wrong_answer(void **state)
+{
+    struct world *world = *state;
+    size_t failed = 0;
+
+    fill(world, 400);
+    world->io.pread = failing_read;
+    world->io.arg = world;
+    for (size_t n = 1; n < test_size(60, 400, 3000); n++) {
+        struct idem_arena arena = {NULL, 0};
+        struct idem_store *store;
+
+        copy_folder(world);
+        store = open_at(world, world->copy, true, true);
+        world->reads_until_failure = n;
+        for (uint64_t i = 0; i < 40; i++) {
+            uint64_t id = (n * 40 + i) % IDS;
+            struct idem_load load = {.with_result = true};
+            struct test_record t;
+
+            test_make(&t, id, IDEM_STATE_SUCCEEDED, 1, 0);
+            memcpy(load.key, t.key, IDEM_KEY_LEN);
+            if (store->type->load(store, &load, 1, &arena, NULL) != IDEM_OK)
+                failed++;
+            else
+                assert_int_equal(load.record.state == IDEM_STATE_ABSENT
+                                     ? 0
+                                     : load.record.rev,
+                                 world->revs[id]);
+        }
+        world->reads_until_failure = 0;
+        check_all(world, store);
+        idem_arena_clear(&arena);
+        test_close(store);
+    }
+    assert_true(failed > 0);
+}
+
+/* Saved indexes of earlier versions are not used. */
+static void
+saved_indexes_of_another_version_are_made_again(void **state)
+{
+    struct world *world = *state;
+    struct test_path path;
+    struct idem_store *store;
+    uint8_t bytes[4];
+    int fd;
+
+    fill(world, 900);
+    path = test_segment_path(world->dir, middle_segment(world), "idx");
+    fd = open(path.text, O_RDWR);
+    assert_int_equal(pwrite(fd, "\2\0\0\0", 4, 8), 4);
+    close(fd);
+    store = open_at(world, world->dir, true, true);
+    check_all(world, store);
+    test_close(store);
+    fd = open(path.text, O_RDONLY);
+    assert_int_equal(pread(fd, bytes, 4, 8), 4);
+    close(fd);
+    assert_int_equal(idem__get32(bytes), SAVED_VERSION);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(answers_while_loading_are_right),
+        T(no_answer_depends_on_what_saved_indexes_say),
+        T(no_segment_is_removed_before_everything_is_loaded),
+        T(a_damaged_slice_is_made_again_from_the_segment),
+        T(a_new_segment_is_valid_after_its_predecessor_was_read_again),
+        T(without_rows_and_entries_nobody_is_told_that_a_key_is_absent),
+        T(a_read_that_fails_gives_no_wrong_answer),
+        T(saved_indexes_of_another_version_are_made_again),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
