@@ -96,8 +96,8 @@ goes_at_once(const struct idem_sql *db, const struct run *run)
 
 /* For an open transaction. guess: assume that there is no record. */
 static enum idem_status
-claim_in_steps(struct idem_sql *db, struct run *run, bool guess,
-               struct idem_answer *answer, struct idem_error *err)
+claim_one_by_one(struct idem_sql *db, struct run *run, bool guess,
+                 struct idem_answer *answer, struct idem_error *err)
 {
     enum idem_status status = idem__sql_claim(db, &run->op, guess, answer, err);
 
@@ -110,11 +110,11 @@ claim_in_steps(struct idem_sql *db, struct run *run, bool guess,
 }
 
 static enum idem_status
-start_in_steps(struct idem_sql *db, struct run *run, bool guess,
-               struct idem_answer *answer, struct idem_error *err)
+start_one_by_one(struct idem_sql *db, struct run *run, bool guess,
+                 struct idem_answer *answer, struct idem_error *err)
 {
     if (idem__sql_run(db, db->driver->begin, NULL, 0))
-        return claim_in_steps(db, run, guess, answer, err);
+        return claim_one_by_one(db, run, guess, answer, err);
     if (db->fault.cause == IDEM_SQL_LOCK_TIMEOUT)
         return idem__sql_answer(answer, IDEM_V_BUSY, NULL, &run->now, err);
     return idem__sql_fail(db, err);
@@ -144,13 +144,13 @@ start_at_once(struct idem_sql *db, struct run *run, struct idem_answer *answer,
         db->fault.cause != IDEM_SQL_LOCK_TIMEOUT)
         return idem__sql_fail(db, err);
     if (!begun)
-        return start_in_steps(db, run, false, answer, err);
-    status = claim_in_steps(db, run, false, answer, err);
+        return start_one_by_one(db, run, false, answer, err);
+    status = claim_one_by_one(db, run, false, answer, err);
     if (status != IDEM_ERR_INVALID || db->says_level)
         return status;
     db->says_level = true; /* the session's isolation level is not sufficient */
     roll_back(db);
-    return start_in_steps(db, run, false, answer, err);
+    return start_one_by_one(db, run, false, answer, err);
 }
 
 /* ---- the end ---------------------------------------------------------- */
@@ -229,8 +229,8 @@ finish_op(const struct run *run, uint64_t fence, enum idem_state outcome,
 /* This transaction holds the row, so the rev is right unless the database has
  * rolled the transaction back. */
 static enum idem_status
-end_in_steps(struct idem_sql *db, const struct idem_op *op,
-             struct idem_answer *answer, struct idem_error *err)
+end_one_by_one(struct idem_sql *db, const struct idem_op *op,
+               struct idem_answer *answer, struct idem_error *err)
 {
     struct idem_answer done;
     enum idem_status status = idem_sql_do(db, op, &done, err);
@@ -263,7 +263,7 @@ finish_and_commit(struct idem_sql *db, struct run *run, enum idem_state outcome,
 
     return db->in_one_go && run->claim.fence == op.fence
                ? end_at_once(db, run, &op, answer, err)
-               : end_in_steps(db, &op, answer, err);
+               : end_one_by_one(db, &op, answer, err);
 }
 
 /* Loose mode: roll back, as if the request had never come. */
@@ -337,7 +337,7 @@ idem_sql_run(struct idem_sql *db, const struct idem_op *op,
         return status;
     status = goes_at_once(db, &run)
                  ? start_at_once(db, &run, answer, err)
-                 : start_in_steps(db, &run, true, answer, err);
+                 : start_one_by_one(db, &run, true, answer, err);
     if (status == IDEM_OK && !run.claimed)
         status = end_unclaimed(db, err);
     else if (status != IDEM_OK)

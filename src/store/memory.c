@@ -189,14 +189,14 @@ scan_records(struct idem_store *store, const struct idem_query *query,
 {
     struct memory_store *self = (struct memory_store *)store;
     unsigned long long place;
-    uint64_t step = (UINT64_C(1) << 32) / self->chain_count;
+    uint64_t stride = (UINT64_C(1) << 32) / self->chain_count;
     size_t seen = 0;
     char *end;
 
     place = strtoull(query->cursor->text, &end, 10);
     if (*end != 0 || end == query->cursor->text || place >= UINT64_C(1) << 32)
         return idem__query_bad_cursor(query, err);
-    for (; place < UINT64_C(1) << 32 && seen < query->count; place += step) {
+    for (; place < UINT64_C(1) << 32 && seen < query->count; place += stride) {
         size_t chain = reverse((uint32_t)place) & (self->chain_count - 1);
 
         for (struct node *node = self->chains[chain]; node; node = node->next) {

@@ -35,7 +35,7 @@
 
 enum errand { NOTHING, SWAP, LEAVE };
 
-struct helper {
+struct split_helper {
     struct split_store *owner;
     struct idem_store *store; /* NULL: not open yet */
     pthread_t thread;
@@ -56,7 +56,7 @@ struct split_store {
     struct idem_store_options options;  /* for the helpers, which log nothing */
     char *url;                          /* without this store's parameters */
     struct idem_store *first;
-    struct helper helpers[CONNECTIONS_MAX - 1];
+    struct split_helper helpers[CONNECTIONS_MAX - 1];
     struct idem__sweeper sweeper;
     size_t connections, share;
     int64_t rest_until_us; /* until then batches are not split */
@@ -92,7 +92,7 @@ take_parameters(const char *url, struct split_store *self,
 /* ---- a helper, on its own thread ----------------------------------------- */
 
 static void
-do_share(struct helper *helper)
+do_share(struct split_helper *helper)
 {
     struct split_store *self = helper->owner;
 
@@ -112,7 +112,7 @@ do_share(struct helper *helper)
 static void *
 help(void *arg)
 {
-    struct helper *helper = arg;
+    struct split_helper *helper = arg;
 
     pthread_mutex_lock(&helper->lock);
     while (helper->errand != LEAVE) {
@@ -128,7 +128,7 @@ help(void *arg)
 }
 
 static bool
-start_helper(struct helper *helper)
+start_helper(struct split_helper *helper)
 {
     if (!helper->running)
         helper->running =
@@ -137,7 +137,7 @@ start_helper(struct helper *helper)
 }
 
 static void
-send_helper(struct helper *helper, enum errand errand)
+send_helper(struct split_helper *helper, enum errand errand)
 {
     pthread_mutex_lock(&helper->lock);
     helper->errand = errand;
@@ -146,7 +146,7 @@ send_helper(struct helper *helper, enum errand errand)
 }
 
 static void
-await_helper(struct helper *helper)
+await_helper(struct split_helper *helper)
 {
     pthread_mutex_lock(&helper->lock);
     while (helper->errand != NOTHING)
@@ -186,7 +186,7 @@ all_are(const struct idem_swap *swaps, size_t count, enum idem_outcome outcome)
 
 /* Copy the records that refused swaps found to the caller's arena. */
 static enum idem_status
-take_found(struct helper *helper, struct idem_arena *arena,
+take_found(struct split_helper *helper, struct idem_arena *arena,
            struct idem_error *err)
 {
     enum idem_status status = IDEM_OK;
@@ -207,7 +207,7 @@ take_found(struct helper *helper, struct idem_arena *arena,
 
 /* A helper cannot connect although the first connection works. */
 static void
-rest(struct split_store *self, const struct helper *helper)
+rest(struct split_store *self, const struct split_helper *helper)
 {
     if (!self->told)
         idem__log(&self->base.options, IDEM_LOG_WARNING,
@@ -220,8 +220,8 @@ rest(struct split_store *self, const struct helper *helper)
 
 /* Wait for a share and take its outcome. */
 static enum idem_status
-take_share(struct split_store *self, struct helper *helper, bool first_works,
-           struct idem_arena *arena, struct idem_error *err)
+take_share(struct split_store *self, struct split_helper *helper,
+           bool first_works, struct idem_arena *arena, struct idem_error *err)
 {
     await_helper(helper);
     if (helper->status == IDEM_OK)
@@ -246,7 +246,7 @@ send_shares(struct split_store *self, struct idem_swap *swaps, size_t count,
             size_t shares)
 {
     for (size_t i = 1; i < shares; i++) {
-        struct helper *helper = &self->helpers[i - 1];
+        struct split_helper *helper = &self->helpers[i - 1];
         size_t start = count * i / shares;
 
         helper->swaps = swaps + start;
@@ -267,6 +267,17 @@ note_links(struct split_store *self)
     }
 }
 
+/* The sweeper removes what expired about as fast as records are made. */
+static void
+note_made(struct split_store *self, const struct idem_swap *swaps, size_t count)
+{
+    size_t made = 0;
+
+    for (size_t i = 0; i < count; i++)
+        made += swaps[i].expected == 0 && swaps[i].outcome == IDEM_SWAP_STORED;
+    atomic_fetch_add_explicit(&self->sweeper.made, made, memory_order_relaxed);
+}
+
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
@@ -280,7 +291,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
     first = self->type->swap(self->first, swaps, first_count, arena, err);
     status = first;
     for (size_t i = 1; i < shares; i++) {
-        struct helper *helper = &self->helpers[i - 1];
+        struct split_helper *helper = &self->helpers[i - 1];
 
         one = take_share(self, helper, first == IDEM_OK, arena,
                          status == IDEM_OK ? err : NULL);
@@ -289,6 +300,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
             status = one;
     }
     note_links(self);
+    note_made(self, swaps, count);
     self->cuts += shares > 1;
     if (all_work)
         self->told = false;
@@ -373,7 +385,7 @@ close_store(struct idem_store *store)
     struct split_store *self = (struct split_store *)store;
 
     for (size_t i = 0; i < CONNECTIONS_MAX - 1; i++) {
-        struct helper *helper = &self->helpers[i];
+        struct split_helper *helper = &self->helpers[i];
 
         if (helper->running) {
             send_helper(helper, LEAVE);

@@ -7,6 +7,7 @@
  * of the records that it found.
  */
 #include "store.h"
+#include "sweeper.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -443,6 +444,26 @@ many_expired_records_go_on_a_connection_of_their_own(void **state)
 }
 
 static void
+a_sweep_keeps_up_with_new_records_and_no_more(void **state)
+{
+    const int64_t minute_us = 60000000;
+
+    (void)state;
+    /* Nobody writes: twice as long as the batch took. */
+    assert_int_equal(idem__sweeper_rest_us(2000, 0, 0), 4000);
+    /* 20,000 new records a second: 500 of 22,000 every 22.7 ms. */
+    assert_in_range(idem__sweeper_rest_us(2000, 20000, 0), 20000, 21000);
+    /* A slow batch rests at least twice its time. */
+    assert_int_equal(idem__sweeper_rest_us(20000, 20000, 0), 40000);
+    /* Few new records: the database has time. */
+    assert_int_equal(idem__sweeper_rest_us(2000, 5000, 0), 4000);
+    /* A backlog that does not end goes twice as fast every minute. */
+    assert_in_range(idem__sweeper_rest_us(2000, 20000, minute_us), 10000,
+                    10500);
+    assert_int_equal(idem__sweeper_rest_us(2000, 20000, 600 * minute_us), 4000);
+}
+
+static void
 one_connection_sweeps_if_no_other_may_or_can(void **state)
 {
     struct idem_store *store = open_split("within://host/db?connections=1");
@@ -522,6 +543,7 @@ main(void)
         cmocka_unit_test(the_first_connection_fails_alone),
         cmocka_unit_test(everything_else_is_the_first_connections),
         cmocka_unit_test(many_expired_records_go_on_a_connection_of_their_own),
+        cmocka_unit_test(a_sweep_keeps_up_with_new_records_and_no_more),
         cmocka_unit_test(one_connection_sweeps_if_no_other_may_or_can),
         cmocka_unit_test(parameters_are_numbers_within_their_limits),
     };

@@ -14,7 +14,7 @@
 
 #define A_CALL 200
 
-struct page {
+struct copy_page {
     struct idem_load *loads;
     size_t count, room;
     bool no_memory;
@@ -23,7 +23,7 @@ struct page {
 static bool
 note(void *arg, const struct idem_record *record)
 {
-    struct page *page = arg;
+    struct copy_page *page = arg;
     struct idem_load *more =
         idem__grow(page->loads, page->count, &page->room, sizeof(*more));
 
@@ -50,7 +50,7 @@ by_key(const void *a, const void *b)
 /* A scan may return a record twice, but a batch needs sorted and distinct
  * keys. */
 static void
-sort_page(struct page *page)
+sort_page(struct copy_page *page)
 {
     size_t kept = 0;
 
@@ -95,8 +95,9 @@ store_one_batch(struct idem_store *to, struct idem_load *loads, size_t count,
 }
 
 static enum idem_status
-copy_page(struct idem_store *from, struct idem_store *to, struct page *page,
-          struct idem_store_copied *copied, struct idem_error *err)
+copy_page(struct idem_store *from, struct idem_store *to,
+          struct copy_page *page, struct idem_store_copied *copied,
+          struct idem_error *err)
 {
     struct idem_arena arena = {NULL, 0};
     enum idem_status status = IDEM_OK;
@@ -121,7 +122,7 @@ copy_all(struct idem_store *from, struct idem_store *to,
     const struct idem_filter everything = {0};
     const struct idem_now now = {0};
     struct idem_cursor cursor = {"0"};
-    struct page page = {0};
+    struct copy_page page = {0};
     const struct idem_query query = {&everything, &now,  &cursor, A_CALL,
                                      note,        &page, false};
     enum idem_status status;

@@ -8,7 +8,11 @@
 
 #define SWEEP_ROWS 500
 #define SWEEP_EVERY_US 500000
-#define REST_SHARE 2 /* of what a batch took, after it */
+#define REST_SHARE 2 /* of what a batch took, after it, at least */
+#define MORE 1.1     /* is removed, of what is made */
+#define PACE_US 100000
+#define FASTER_EVERY_US 60000000
+#define MANY_PER_SECOND 5000 /* are made: the database is busy with them */
 #define REST_US 10000000
 
 void
@@ -44,10 +48,46 @@ sweep(struct idem__sweeper *sweeper, int64_t drop_ms)
     return false;
 }
 
+int64_t
+idem__sweeper_rest_us(int64_t took_us, double per_second, int64_t busy_us)
+{
+    int64_t least_us = took_us * REST_SHARE, faster = busy_us / FASTER_EVERY_US;
+    int64_t rest_us = 0;
+
+    if (per_second > MANY_PER_SECOND)
+        rest_us = (int64_t)(SWEEP_ROWS * 1e6 / (per_second * MORE)) - took_us;
+    rest_us = faster < 32 ? rest_us / (INT64_C(1) << faster) : 0;
+    return rest_us > least_us ? rest_us : least_us;
+}
+
+/* How fast the owner makes records; the thread's own. */
+struct pace {
+    int64_t busy_from_us; /* 0: the thread does not work */
+    int64_t since_us;
+    uint64_t made;
+    double per_second;
+};
+
+/* Records come in batches, so a short time says nothing. */
+static void
+note_pace(struct pace *pace, uint64_t made, int64_t now_us)
+{
+    int64_t span_us = now_us - pace->since_us;
+
+    if (pace->busy_from_us == 0)
+        *pace = (struct pace){now_us, now_us, made, 0};
+    if (span_us < PACE_US || pace->since_us == now_us)
+        return;
+    pace->per_second = (double)(made - pace->made) * 1e6 / (double)span_us;
+    pace->since_us = now_us;
+    pace->made = made;
+}
+
 static void *
 run(void *arg)
 {
     struct idem__sweeper *sweeper = arg;
+    struct pace pace = {0};
 
     pthread_mutex_lock(&sweeper->lock);
     while (!sweeper->closing) {
@@ -56,12 +96,16 @@ run(void *arg)
         bool more;
 
         if (drop_ms == 0) {
+            pace.busy_from_us = 0;
             pthread_cond_wait(&sweeper->turn, &sweeper->lock);
             continue;
         }
         pthread_mutex_unlock(&sweeper->lock);
+        note_pace(&pace, atomic_load(&sweeper->made), start_us);
         more = sweep(sweeper, drop_ms);
-        rest = idem__deadline((idem__mono_us() - start_us) * REST_SHARE);
+        rest = idem__deadline(
+            idem__sweeper_rest_us(idem__mono_us() - start_us, pace.per_second,
+                                  start_us - pace.busy_from_us));
         pthread_mutex_lock(&sweeper->lock);
         if (!sweeper->store)
             sweeper->rest_end_us = idem__mono_us() + REST_US;

@@ -6,7 +6,13 @@
  *              │ the batch was full, so there is more
  *              ▼
  *            the sweeper's thread removes batch after batch until one is not
- *            full, and rests between two for twice the time of the last
+ *            full; between two it rests at least twice as long as the last one
+ *            took
+ *
+ * While the owner stores many new records, the thread rests longer and removes
+ * a tenth more than they are, so that it keeps up and takes no more of the
+ * database than that needs. If it is still not done after a minute, because
+ * there is an old backlog, it goes twice as fast, and so on.
  *
  * So a quiet service has neither the thread nor the connection, claims never
  * wait for more than one small batch, and what expires goes as quickly as it
@@ -17,12 +23,15 @@
 
 #include "store.h"
 
+#include <stdatomic.h>
+
 struct idem__sweeper {
     const struct idem_store_type *type;
     const char *url;                          /* the owner's */
     const struct idem_store_options *options; /* the owner's */
     struct idem_store *first;                 /* the owner's */
     struct idem_store *store;                 /* the thread's; NULL: not open */
+    atomic_uint_fast64_t made; /* new records that the owner stored */
     pthread_t thread;
     bool running;
     pthread_mutex_t lock; /* guards all below */
@@ -39,6 +48,12 @@ void idem__sweeper_open(struct idem__sweeper *sweeper,
                         const struct idem_store_options *options,
                         struct idem_store *first);
 void idem__sweeper_close(struct idem__sweeper *sweeper);
+
+/* How long the thread rests after a full batch that took `took_us`, if the
+ * owner makes so many records in a second, and it has removed batch after batch
+ * for `busy_us`. */
+int64_t idem__sweeper_rest_us(int64_t took_us, double per_second,
+                              int64_t busy_us);
 
 /* On the engine's thread. alone: no further connection may be opened. */
 void idem__sweeper_tend(struct idem__sweeper *sweeper, int64_t drop_ms,

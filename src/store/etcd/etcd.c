@@ -12,6 +12,12 @@
  * transaction of transactions: each inner one compares and swaps one record,
  * and the outer one makes them one request and one write to etcd's log.
  *
+ * The gateway parses JSON again at every level of nesting, which is most of
+ * what a batch costs etcd. So the outer transaction itself compares and writes
+ * the records that the engine knows, because such a swap is seldom refused. If
+ * one is, etcd does nothing, and the batch is sent again with an inner
+ * transaction for each record.
+ *
  * Clients cannot read etcd's clock, so the engine uses its rule for stores
  * without a clock to judge leases. Expired records are removed with a lease of
  * etcd (lease.c).
@@ -23,7 +29,11 @@
 #include <string.h>
 
 #define REV_LEN 8
-#define SWAPS_MAX 100           /* etcd accepts 128 operations */
+#define SWAPS_MAX 100 /* etcd accepts 128 operations */
+#define DIRECT_MAX 50 /* two comparisons each, of 128 as well */
+#define DIRECT_PAUSE                                                           \
+    16                          /* requests without direct swaps after one of  \
+                                 * them was refused */
 #define CHUNK_LEN (1024 * 1024) /* etcd accepts 1.5 MiB */
 #define REQUEST_MAX ((size_t)8 << 20)
 #define FULL_LOOK_MS 1000
@@ -225,14 +235,54 @@ lease_for(struct etcd_store *self, const struct idem_swap *swap, int64_t *lease,
     return ETCD_DONE;
 }
 
+/* What the transaction of a batch looks like. */
+struct txn_form {
+    bool full;              /* no space for new records */
+    bool direct[SWAPS_MAX]; /* the outer transaction compares and writes it */
+    size_t direct_count;
+};
+
+static void
+choose_form(const struct etcd_store *self, const struct idem_swap *swaps,
+            size_t count, bool direct, struct txn_form *form)
+{
+    *form = (struct txn_form){.full = self->full};
+    for (size_t i = 0; i < count && direct; i++) {
+        form->direct[i] =
+            swaps[i].expected != 0 && form->direct_count < DIRECT_MAX;
+        form->direct_count += form->direct[i];
+    }
+}
+
+static bool
+add_direct_compares(struct etcd_store *self, const struct idem_swap *swaps,
+                    size_t count, const struct txn_form *form)
+{
+    bool first = true, ok = true;
+
+    if (form->direct_count == 0)
+        return true;
+    ok = idem_buf_add_text(&self->request, "\"compare\":[");
+    for (size_t i = 0; i < count && ok; i++) {
+        if (!form->direct[i])
+            continue;
+        ok = (first || idem_buf_add_text(&self->request, ",")) &&
+             add_compare(self, &swaps[i]);
+        first = false;
+    }
+    return ok && idem_buf_add_text(&self->request, "],");
+}
+
 static enum etcd_result
 build_swaps(struct etcd_store *self, const struct idem_swap *swaps,
-            size_t count, bool full, struct idem_error *err)
+            size_t count, const struct txn_form *form, struct idem_error *err)
 {
     bool ok;
 
     idem_buf_reset(&self->request);
-    ok = idem_buf_add_text(&self->request, "{\"success\":[");
+    ok = idem_buf_add_text(&self->request, "{") &&
+         add_direct_compares(self, swaps, count, form) &&
+         idem_buf_add_text(&self->request, "\"success\":[");
     for (size_t i = 0; i < count && ok; i++) {
         int64_t lease;
         enum etcd_result result = lease_for(self, &swaps[i], &lease, err);
@@ -240,7 +290,8 @@ build_swaps(struct etcd_store *self, const struct idem_swap *swaps,
         if (result != ETCD_DONE)
             return result;
         ok = (i == 0 || idem_buf_add_text(&self->request, ",")) &&
-             add_swap(self, &swaps[i], lease, full);
+             (form->direct[i] ? add_change(self, &swaps[i], lease)
+                              : add_swap(self, &swaps[i], lease, form->full));
     }
     if (ok && idem_buf_add_text(&self->request, "]}"))
         return ETCD_DONE;
@@ -340,33 +391,72 @@ swap_halves(struct etcd_store *self, struct idem_swap *swaps, size_t count,
     return status == IDEM_OK ? other : status;
 }
 
+/* Send the batch in this form; with new leases if one of them is gone. */
+static enum etcd_result
+send_swaps(struct etcd_store *self, const struct idem_swap *swaps, size_t count,
+           const struct txn_form *form, json_t **reply, struct idem_error *why)
+{
+    enum etcd_result result = ETCD_NO_LEASE;
+
+    for (int try = 0; try < 2 && result == ETCD_NO_LEASE; try++) {
+        if (try > 0)
+            memset(&self->leases, 0, sizeof(self->leases));
+        result = build_swaps(self, swaps, count, form, why);
+        if (result == ETCD_DONE)
+            result = idem__etcd_post(
+                &self->client, "/v3/kv/txn",
+                (struct idem_bytes){self->request.data, self->request.len},
+                reply, why);
+    }
+    if (result == ETCD_NOT_DONE && why->status == IDEM_ERR_FULL)
+        note_full(self);
+    return result;
+}
+
+/* Did etcd do nothing because of a direct swap? One of them was refused, or
+ * etcd is full and writes only what inner transactions write. */
+static bool
+direct_failed(struct etcd_store *self, const struct txn_form *form,
+              enum etcd_result result, const json_t *reply,
+              const struct idem_error *why)
+{
+    if (form->direct_count == 0)
+        return false;
+    if (result == ETCD_NOT_DONE)
+        return why->status == IDEM_ERR_FULL;
+    if (result != ETCD_DONE ||
+        json_is_true(json_object_get(reply, "succeeded")))
+        return false;
+    self->direct_pause = DIRECT_PAUSE;
+    return true;
+}
+
 static enum idem_status
 swap_chunk(struct etcd_store *self, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
 {
     struct idem_error why = {IDEM_OK, ""};
-    enum etcd_result result = ETCD_NO_LEASE;
+    enum etcd_result result;
     enum idem_status status = IDEM_OK;
     json_t *reply = NULL, *answers;
-    bool full = self->full;
+    struct txn_form form;
 
-    for (int try = 0; try < 2 && result == ETCD_NO_LEASE; try++) {
-        if (try > 0)
-            memset(&self->leases, 0, sizeof(self->leases));
-        result = build_swaps(self, swaps, count, full, &why);
-        if (result == ETCD_DONE)
-            result = idem__etcd_post(
-                &self->client, "/v3/kv/txn",
-                (struct idem_bytes){self->request.data, self->request.len},
-                &reply, &why);
+    choose_form(self, swaps, count, !self->full && self->direct_pause == 0,
+                &form);
+    if (self->direct_pause > 0)
+        self->direct_pause--;
+    result = send_swaps(self, swaps, count, &form, &reply, &why);
+    if (direct_failed(self, &form, result, reply, &why)) {
+        json_decref(reply);
+        reply = NULL;
+        choose_form(self, swaps, count, false, &form);
+        result = send_swaps(self, swaps, count, &form, &reply, &why);
     }
     if (result == ETCD_SPLIT && count > 1)
         return swap_halves(self, swaps, count, arena, err);
     if (result != ETCD_DONE) {
         bool lost = result == ETCD_LOST || result == ETCD_SPLIT;
 
-        if (why.status == IDEM_ERR_FULL)
-            note_full(self);
         for (size_t i = 0; i < count; i++)
             swaps[i].outcome = lost ? IDEM_SWAP_LOST : IDEM_SWAP_NOT_STORED;
         if (err)
@@ -375,10 +465,13 @@ swap_chunk(struct etcd_store *self, struct idem_swap *swaps, size_t count,
     }
     answers = json_object_get(reply, "responses");
     for (size_t i = 0; i < count; i++) {
-        enum idem_status one =
-            read_swap(json_array_get(answers, i), &swaps[i], full, arena,
-                      status == IDEM_OK ? err : &why);
+        enum idem_status one = IDEM_OK;
 
+        if (form.direct[i])
+            swaps[i].outcome = IDEM_SWAP_STORED;
+        else
+            one = read_swap(json_array_get(answers, i), &swaps[i], form.full,
+                            arena, status == IDEM_OK ? err : &why);
         status = status == IDEM_OK ? one : status;
     }
     json_decref(reply);

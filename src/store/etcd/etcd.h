@@ -93,6 +93,7 @@ struct etcd_store {
     char prefix[ETCD_PREFIX_MAX];
     size_t prefix_len;
     struct idem_buf request;
+    unsigned direct_pause;  /* so many requests have no direct swaps */
     bool full;              /* etcd said so, and has not been asked since ... */
     int64_t full_looked_ms; /* ... this time */
     char *address;          /* the URL as it was given, for the watcher */

@@ -16,7 +16,7 @@
 #define LINE_MAX_LEN ((size_t)8 << 20) /* an event has the whole record */
 #define RETRY_US 1000000
 
-struct stream {
+struct etcd_stream {
     struct idem__watcher *watcher;
     uint8_t key[IDEM_KEY_LEN];
     CURL *curl;
@@ -25,19 +25,19 @@ struct stream {
     bool created; /* etcd has confirmed the watch */
 };
 
-struct ear {
+struct etcd_ear {
     struct idem__watcher *watcher;
     struct etcd_client client; /* has a curl handle while it is open */
     CURLM *multi;
     int64_t retry_at_us;
-    struct stream *streams[ETCD_WATCHED_MAX]; /* NULL: not in use */
+    struct etcd_stream *streams[ETCD_WATCHED_MAX]; /* NULL: not in use */
 };
 
 /* ---- one watch ---------------------------------------------------------- */
 
 /* False: this is not a watch, or it has ended. */
 static bool
-hear(struct stream *stream, const char *line, size_t len)
+hear(struct etcd_stream *stream, const char *line, size_t len)
 {
     json_t *reply = json_loadb(line, len, 0, NULL);
     const json_t *result = json_object_get(reply, "result");
@@ -56,7 +56,7 @@ hear(struct stream *stream, const char *line, size_t len)
 static size_t
 on_bytes(char *data, size_t size, size_t count, void *arg)
 {
-    struct stream *stream = arg;
+    struct etcd_stream *stream = arg;
     size_t left = size * count;
 
     while (left > 0) {
@@ -77,7 +77,7 @@ on_bytes(char *data, size_t size, size_t count, void *arg)
 }
 
 static void
-stream_close(struct ear *ear, struct stream *stream)
+stream_close(struct etcd_ear *ear, struct etcd_stream *stream)
 {
     if (!stream)
         return;
@@ -93,7 +93,7 @@ stream_close(struct ear *ear, struct stream *stream)
 
 /* Copy the client's headers, which may change while the stream goes on. */
 static bool
-copy_headers(struct stream *stream, const struct curl_slist *headers)
+copy_headers(struct etcd_stream *stream, const struct curl_slist *headers)
 {
     for (; headers; headers = headers->next) {
         struct curl_slist *more =
@@ -108,7 +108,7 @@ copy_headers(struct stream *stream, const struct curl_slist *headers)
 
 /* {"PART":{"key":"..."}}, or without a part. */
 static bool
-build(const struct ear *ear, struct idem_buf *out, const char *start,
+build(const struct etcd_ear *ear, struct idem_buf *out, const char *start,
       const uint8_t *key, const char *end)
 {
     const struct etcd_store *self = (struct etcd_store *)ear->watcher->store;
@@ -119,10 +119,10 @@ build(const struct ear *ear, struct idem_buf *out, const char *start,
            idem__etcd_add_base64(out, name, len) && idem_buf_add_text(out, end);
 }
 
-static struct stream *
-stream_open(struct ear *ear, const uint8_t *key)
+static struct etcd_stream *
+stream_open(struct etcd_ear *ear, const uint8_t *key)
 {
-    struct stream *stream = calloc(1, sizeof(*stream));
+    struct etcd_stream *stream = calloc(1, sizeof(*stream));
 
     if (!stream)
         return NULL;
@@ -154,7 +154,7 @@ stream_open(struct ear *ear, const uint8_t *key)
 /* ---- all watches -------------------------------------------------------- */
 
 static void
-close_client(struct ear *ear)
+close_client(struct etcd_ear *ear)
 {
     idem__etcd_client_close(&ear->client);
     memset(&ear->client, 0, sizeof(ear->client));
@@ -163,7 +163,7 @@ close_client(struct ear *ear)
 /* Find a host that answers and a token that it accepts, by reading one key like
  * every request of the store. */
 static bool
-is_ready(struct ear *ear, const uint8_t *key)
+is_ready(struct etcd_ear *ear, const uint8_t *key)
 {
     const struct etcd_store *self = (struct etcd_store *)ear->watcher->store;
     struct idem_error ignored;
@@ -192,12 +192,13 @@ is_ready(struct ear *ear, const uint8_t *key)
 }
 
 static void
-carry_out(struct ear *ear, const struct idem__watch_order *order, bool ready)
+carry_out(struct etcd_ear *ear, const struct idem__watch_order *order,
+          bool ready)
 {
-    struct stream **free_at = NULL;
+    struct etcd_stream **free_at = NULL;
 
     for (size_t i = 0; i < ETCD_WATCHED_MAX; i++) {
-        struct stream **at = &ear->streams[i];
+        struct etcd_stream **at = &ear->streams[i];
 
         if (*at && memcmp((*at)->key, order->key, IDEM_KEY_LEN) == 0) {
             stream_close(ear, *at);
@@ -215,7 +216,7 @@ carry_out(struct ear *ear, const struct idem__watch_order *order, bool ready)
 }
 
 static void
-carry_out_all(struct ear *ear, const struct idem__watch_order *orders,
+carry_out_all(struct etcd_ear *ear, const struct idem__watch_order *orders,
               size_t count)
 {
     bool asked = false, ready = false;
@@ -232,7 +233,7 @@ carry_out_all(struct ear *ear, const struct idem__watch_order *orders,
 /* A watch that ended by itself can be started again at once, unless it was
  * never confirmed. */
 static void
-drop_ended(struct ear *ear)
+drop_ended(struct etcd_ear *ear)
 {
     CURLMsg *message;
     int left;
@@ -244,7 +245,7 @@ drop_ended(struct ear *ear)
             continue;
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &arg);
         for (size_t i = 0; arg && i < ETCD_WATCHED_MAX; i++) {
-            struct stream *stream = ear->streams[i];
+            struct etcd_stream *stream = ear->streams[i];
 
             if ((char *)stream != arg)
                 continue;
@@ -260,7 +261,7 @@ drop_ended(struct ear *ear)
 
 /* Sleep until an order or an event comes; false: none came for a long time. */
 static bool
-listen_once(struct ear *ear)
+listen_once(struct etcd_ear *ear)
 {
     struct curl_waitfd bell = {ear->watcher->bell, CURL_WAIT_POLLIN, 0};
     int running, events = 0;
@@ -276,7 +277,7 @@ listen_once(struct ear *ear)
 void
 idem__etcd_listen(struct idem__watcher *watcher)
 {
-    struct ear ear = {.watcher = watcher, .multi = curl_multi_init()};
+    struct etcd_ear ear = {.watcher = watcher, .multi = curl_multi_init()};
     struct idem_buf orders;
     size_t keys;
 

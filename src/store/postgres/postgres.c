@@ -13,6 +13,9 @@
 #define TIMEOUT_MS 2000
 #define TIMEOUT_MAX_MS 600000
 #define CHECK_EVERY_US 10000000
+#define PLAN_FIRST_US 250000
+#define PLAN_MOST_US 10000000
+#define PLAN_ROWS 256
 #define WATCHED_MAX 128 /* each uses one of the server's locks */
 
 /* ---- one statement --------------------------------------------------- */
@@ -256,6 +259,31 @@ check(struct postgres_store *self, int64_t now_us)
     PQclear(rows);
 }
 
+/* The server plans a statement once. If the table was nearly empty then, and
+ * was vacuumed, the plan reads the whole table, and stays as the table grows,
+ * until the server analyzes it. So plan again soon after rows were written, and
+ * then ever more seldom. */
+static void
+plan_again(struct postgres_store *self, int64_t now_us)
+{
+    PGresult *rows = NULL;
+
+    if (self->plan_after_us == 0) {
+        self->plan_after_us = PLAN_FIRST_US;
+        self->planned_at_us = now_us;
+    }
+    if (self->written < PLAN_ROWS ||
+        now_us - self->planned_at_us < self->plan_after_us)
+        return;
+    (void)idem__postgres_one(
+        self, send_plain(self, POSTGRES_PLANS, 0, NULL, NULL), &rows, NULL);
+    PQclear(rows);
+    self->written = 0;
+    self->planned_at_us = now_us;
+    if (self->plan_after_us < PLAN_MOST_US)
+        self->plan_after_us *= 2;
+}
+
 static void
 tend(struct idem_store *store, int64_t drop_ms)
 {
@@ -265,6 +293,8 @@ tend(struct idem_store *store, int64_t drop_ms)
     (void)drop_ms;
     if (self->conn)
         check(self, now_us);
+    if (self->conn)
+        plan_again(self, now_us);
 }
 
 static void

@@ -29,6 +29,7 @@ enum postgres_statement {
     POSTGRES_SCAN_ID,
     POSTGRES_SWEEP,
     POSTGRES_CLOCK,
+    POSTGRES_PLANS,   /* plan all statements again */
     POSTGRES_CONFIRM, /* when this commits, what was read is on the standby */
     POSTGRES_STATEMENTS
 };
@@ -46,6 +47,8 @@ struct postgres_store {
     bool warned;       /* the server has sent a WARNING since reset */
     int stuck; /* pid of the last backend that did not answer; 0: none */
     int64_t checked_at_us;
+    int64_t planned_at_us, plan_after_us; /* see tend */
+    uint64_t written;                     /* rows since then */
     int64_t sweep_from; /* the expiry where the next sweep begins */
     uint64_t connects, splits;
     struct idem__watcher watcher;

@@ -47,15 +47,15 @@
 #define CHUNK_BYTES ((size_t)8 * 1024 * 1024)
 #define CAREFUL_BATCHES 1000
 
-struct batch {
+struct postgres_batch {
     struct postgres_params insert, update, drop, notify, truth;
     struct idem_swap *rest[CHUNK_ROWS]; /* the swaps that truth reads */
     bool split; /* a lock of another client, or too many own locks: halve it */
 };
 
 static void
-gather(struct batch *batch, uint32_t row_type, const struct idem_swap *swaps,
-       size_t count)
+gather(struct postgres_batch *batch, uint32_t row_type,
+       const struct idem_swap *swaps, size_t count)
 {
     idem__postgres_params_start(&batch->insert, 2);
     idem__postgres_params_start(&batch->update, 2);
@@ -91,7 +91,8 @@ gather(struct batch *batch, uint32_t row_type, const struct idem_swap *swaps,
 
 /* Read the rows of all swaps that are not known to be stored. */
 static void
-gather_truth(struct batch *batch, struct idem_swap *swaps, size_t count)
+gather_truth(struct postgres_batch *batch, struct idem_swap *swaps,
+             size_t count)
 {
     struct postgres_params *truth = &batch->truth;
 
@@ -109,7 +110,7 @@ gather_truth(struct batch *batch, struct idem_swap *swaps, size_t count)
 }
 
 static bool
-send_batch(struct postgres_store *self, struct batch *batch)
+send_batch(struct postgres_store *self, struct postgres_batch *batch)
 {
     bool careful = self->careful > 0;
 
@@ -207,9 +208,9 @@ settle_rest(const PGresult *rows, struct idem_swap **rest, size_t count,
 /* Settle the swaps that this committed batch did not store: from the truth that
  * came with it, or with a second round trip. */
 static enum idem_status
-settle(struct postgres_store *self, struct batch *batch, PGresult *rows,
-       struct idem_swap *swaps, size_t count, struct idem_arena *arena,
-       struct idem_error *err)
+settle(struct postgres_store *self, struct postgres_batch *batch,
+       PGresult *rows, struct idem_swap *swaps, size_t count,
+       struct idem_arena *arena, struct idem_error *err)
 {
     struct postgres_params *truth = &batch->truth;
     enum idem_status status = IDEM_OK;
@@ -271,7 +272,7 @@ confirmed(struct postgres_store *self, struct idem_error *err)
 
 /* Read the answers of one batch. Until the sync, nothing is committed. */
 static enum idem_status
-read_batch(struct postgres_store *self, struct batch *batch,
+read_batch(struct postgres_store *self, struct postgres_batch *batch,
            struct idem_swap *swaps, size_t count, struct idem_arena *arena,
            struct idem_error *err)
 {
@@ -324,7 +325,7 @@ read_batch(struct postgres_store *self, struct batch *batch,
 }
 
 static enum idem_status
-swap_range(struct postgres_store *self, struct batch *batch,
+swap_range(struct postgres_store *self, struct postgres_batch *batch,
            struct idem_swap *swaps, size_t count, struct idem_arena *arena,
            struct idem_error *err)
 {
@@ -374,11 +375,12 @@ idem__postgres_swap(struct idem_store *store, struct idem_swap *swaps,
                     struct idem_error *err)
 {
     struct postgres_store *self = (struct postgres_store *)store;
-    struct batch *batch = calloc(1, sizeof(*batch));
+    struct postgres_batch *batch = calloc(1, sizeof(*batch));
     enum idem_status status = IDEM_OK;
     size_t len;
 
     idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
+    self->written += count;
     if (!batch)
         return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
     for (size_t at = 0; at < count && status == IDEM_OK; at += len) {

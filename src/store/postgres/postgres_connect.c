@@ -187,6 +187,7 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
     enum idem_status status;
 
     self->connects++;
+    self->plan_after_us = 0; /* it has no plans yet */
     self->base.link = idem__new_rev();
     self->conn = PQconnectStartParams(keys, values, 1);
     if (!self->conn)

@@ -33,7 +33,8 @@ const char *const idem__postgres_names[POSTGRES_STATEMENTS] = {
     "idem_check",    "idem_table",       "idem_insert", "idem_update",
     "idem_patience", "idem_update_free", "idem_delete", "idem_notify",
     "idem_truth",    "idem_load",        "idem_scan",   "idem_scan_executing",
-    "idem_scan_id",  "idem_sweep",       "idem_clock",  "idem_confirm",
+    "idem_scan_id",  "idem_sweep",       "idem_clock",  "idem_plans",
+    "idem_confirm",
 };
 
 const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
@@ -112,5 +113,6 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "set_config('synchronous_commit', 'off', true) from gone",
     [POSTGRES_CLOCK] =
         "select (extract(epoch from clock_timestamp()) * 1000000)::int8",
+    [POSTGRES_PLANS] = "discard plans",
     [POSTGRES_CONFIRM] = "select " WRITE_IF_STANDBY ", null",
 };

@@ -33,7 +33,7 @@
 
 /* SHA-1 of idem__redis_script; a test compares it with that of a server. */
 const char *const idem__redis_script_sha =
-    "732ca60a5ad125cc403ff2424d15e70734de6730";
+    "df6c197d7f80fb7aee0ca98ecc83aa62f6b5919b";
 
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
@@ -364,6 +364,10 @@ say_what_is_given_up(const struct redis_store *self)
     idem__log(&self->base.options, IDEM_LOG_INFO,
               "redis: %d replica(s) must confirm every write",
               idem__redis_replicas(self));
+    for (size_t i = 0; i < self->link_count; i++) {
+        if (self->links[i]->judged)
+            idem__redis_link_warn(self->links[i]);
+    }
 }
 
 /* The servers in the URL: Sentinels, or those that hold records. */

@@ -99,6 +99,7 @@ struct redis_link {
     bool judged;           /* the facts were good at the last check */
     bool unfit;            /* it answered as a primary, and `why` is its flaw */
     bool said_full;        /* it was logged that the server is full */
+    int said_replicas;     /* so many were connected at the last warning */
     struct idem_error why; /* why it is not usable */
 
     struct idem_buf out;
@@ -106,6 +107,9 @@ struct redis_link {
     struct redis_call *calls;
     size_t call_count, call_room, answered;
 };
+
+/* Warn if more replicas are connected than must confirm a write. */
+void idem__redis_link_warn(struct redis_link *link);
 
 struct redis_link *idem__redis_link_new(const struct redis_settings *settings,
                                         const char *host, int port);

@@ -1,19 +1,23 @@
 /*
  * redis_batch.c - executes one batch of swaps or loads, in rounds of pipelines.
  *
- * A swap is one call of a script. Scripts run alone, so nothing comes between
- * the compare and the set. All swaps for one server are sent in one pipeline.
- * If replicas must have them, a WAIT after them says how many do.
+ * A record that must be new is stored with SET NX GET, which also answers with
+ * the record that is there. Every other swap needs a script, which compares the
+ * rev and sets the value. Scripts run alone, so nothing comes between the
+ * two. Calling a script costs more than its work, so one call does many swaps;
+ * in a cluster, where the keys of a call must be in one slot, it does one. All
+ * commands for one server are sent in one pipeline. If replicas must have them,
+ * a WAIT after them says how many do.
  *
  * WAIT covers only what this connection itself has sent to the replicas.
  * (Before Redis 7.2 it covered everything up to the last command.) A record
  * that was found may be another client's write that no replica has yet, or this
  * store's own write on a connection that broke. So if replicas are required,
- * the script sends them a command without effect for every record that it
- * finds. A replica that confirms this command has also confirmed everything
- * before it, including the record. An absent record needs no such command: a
- * failover could only bring back an older record, which forbids more. Only
- * replicas get that command; the append-only file does not.
+ * the script does all swaps, and sends them a command without effect for every
+ * record that it finds. A replica that confirms this command has also confirmed
+ * everything before it, including the record. An absent record needs no such
+ * command: a failover could only bring back an older record, which forbids
+ * more. Only replicas get that command; the append-only file does not.
  *
  *   round: route -> add commands -> send, read -> answers
  *                       ^                            |
@@ -31,12 +35,21 @@
 #define CHUNK_LEN ((size_t)8 << 20)
 #define TRYAGAIN_US 10000
 
+/* One call keeps other clients of the server waiting for about 5 us a swap. */
+#define CALL_MAX 64
+#define CALL_BYTES ((size_t)1 << 20)
+
 /*
- * KEYS[1] the name; ARGV: "r" if replicas must have what is found; for a swap
- * also the rev expected or "", the new rev or "", the new value, when to drop
- * it in ms or "", and "f" if the server is too full for a new record. The
- * answer is 1 if it is stored, 0 if the server is too full, else the stored
- * value, or nil. The rev is in bytes 32 to 39 of a value.
+ * KEYS: the names. ARGV[1]: "r" if replicas must have what is found, "f" if the
+ * server is too full for new records. For swaps also, for each key, the rev
+ * expected or "", the new value or "", and when to drop it in ms or "". The
+ * answer has an element for each key: 1 if it is stored, 0 if the server is too
+ * full, an error, else the stored value or nil. The rev is in bytes 32 to 39 of
+ * a value.
+ *
+ * An error of one key must not end the call, because the keys before it are
+ * stored; so every command is a pcall. GETRANGE has its numbers as text because
+ * Lua's numbers take longer to convert.
  *
  * With the flag allow-oom the script writes although maxmemory is reached,
  * because started requests must be finished. New records are refused before
@@ -44,20 +57,32 @@
  */
 const char *const idem__redis_script =
     "#!lua flags=allow-oom\n"
-    "local rev = redis.call('GETRANGE', KEYS[1], 32, 39)\n"
-    "local own = rev ~= '' and rev == ARGV[3]\n"
-    "if own or rev ~= ARGV[2] then\n"
-    "    if rev ~= '' and ARGV[1] == 'r' then\n"
-    "        redis.set_repl(redis.REPL_REPLICA)\n"
-    "        redis.call('APPEND', KEYS[1], '')\n"
-    "    end\n"
-    "    return own and 1 or redis.call('GET', KEYS[1])\n"
+    "local call, keys, args, out = redis.pcall, KEYS, ARGV, {}\n"
+    "local sure = string.find(args[1], 'r', 1, true)\n"
+    "local full = string.find(args[1], 'f', 1, true)\n"
+    "for i = 1, #keys do\n"
+    "    local key, value, done = keys[i], args[3 * i], 1\n"
+    "    local rev = call('GETRANGE', key, '32', '39')\n"
+    "    if rev ~= args[3 * i - 1] then\n"
+    "        local own = value and string.sub(value, 33, 40)\n"
+    "        if rev == '' or rev ~= own then done = call('GET', key) end\n"
+    "        if sure and rev ~= '' and not rev.err then\n"
+    "            redis.set_repl(redis.REPL_REPLICA)\n"
+    "            local sent = call('APPEND', key, '')\n"
+    "            redis.set_repl(redis.REPL_ALL)\n"
+    "            if type(sent) == 'table' then done = sent end\n"
+    "        end\n"
+    "    elseif full and rev == '' then done = 0\n"
+    "    elseif value == '' then\n"
+    "        done = call('DEL', key)\n"
+    "        if done == 0 then done = 1 end\n"
+    "    elseif args[3 * i + 1] == '' then done = call('SET', key, value)\n"
+    "    else done = call('SET', key, value, 'PXAT', args[3 * i + 1]) end\n"
+    "    out[i] = done\n"
     "end\n"
-    "if rev == '' and ARGV[6] == 'f' then return 0 end\n"
-    "if ARGV[3] == '' then redis.call('DEL', KEYS[1])\n"
-    "elseif ARGV[5] == '' then redis.call('SET', KEYS[1], ARGV[4])\n"
-    "else redis.call('SET', KEYS[1], ARGV[4], 'PXAT', ARGV[5]) end\n"
-    "return 1\n";
+    "return out\n";
+
+#define NO_ELEMENT UINT32_MAX
 
 /* The state of one element in this round. */
 enum progress {
@@ -67,11 +92,30 @@ enum progress {
     CONFIRMED, /* answered, if the WAIT after it is satisfied */
 };
 
+/* How an element is sent. */
+enum form {
+    CALL,    /* with others, in one call of the script */
+    SET_NEW, /* SET NX GET */
+    GET,
+};
+
 struct element {
     enum progress progress;
-    bool eval;  /* the server does not know the script: send its text */
-    bool again; /* its connection broke once, and nothing was done */
+    enum form form;
+    bool eval;     /* the server does not know the script: send its text */
+    bool scripted; /* the server is full for SET, but not for the script */
+    bool again;    /* its connection broke once, and nothing was done */
+    uint32_t next; /* in the same call; NO_ELEMENT: the last one */
     struct redis_link *ask, *via;
+};
+
+/* A call of the script that is being put together. */
+struct batch_call {
+    struct redis_link *link;
+    uint32_t first, last;
+    int count; /* 0: there is none */
+    size_t bytes;
+    bool eval;
 };
 
 struct batch {
@@ -87,6 +131,7 @@ struct batch {
     bool pause;
     struct redis_link *used[REDIS_NODES_MAX];
     size_t used_count;
+    struct batch_call call;
 };
 
 __attribute__((format(printf, 3, 4))) static void
@@ -113,70 +158,200 @@ end(struct batch *batch, size_t i, enum idem_outcome outcome)
 
 /* ---- commands -------------------------------------------------------- */
 
-/* Call the script, by its SHA-1 if the server knows it. argc, argv: the
- * arguments in ARGV after the first. */
-static bool
-add_call(struct batch *batch, size_t i, struct redis_link *link,
-         const uint8_t *key, int argc, const struct idem_bytes *argv)
+static const uint8_t *
+key_of(const struct batch *batch, size_t i)
 {
-    char name[REDIS_NAME_MAX];
-    size_t name_len = idem__redis_name(batch->self, key, name);
-    bool eval = batch->elements[i].eval;
-    struct idem_bytes words[10] = {
-        idem_text(eval ? "EVAL" : "EVALSHA"),
-        idem_text(eval ? idem__redis_script : idem__redis_script_sha),
-        {"1", 1},
-        {name, name_len},
-        idem_text(idem__redis_replicas(batch->self) > 0 ? "r" : "")};
-
-    for (int k = 0; k < argc; k++)
-        words[5 + k] = argv[k];
-    return idem__redis_link_add(link, (uint32_t)i, 5 + argc, words);
+    return batch->swaps ? batch->swaps[i].key : batch->loads[i].key;
 }
 
-static bool
-add_swap(struct batch *batch, size_t i, struct redis_link *link)
+/* Bytes in the arena; data is NULL if it is out of memory. */
+static struct idem_bytes
+keep(struct batch *batch, const void *data, size_t len)
 {
-    const struct idem_swap *swap = &batch->swaps[i];
-    const struct idem_record *record = swap->record;
-    char drop_at[24] = "";
-    uint8_t expected[8], rev[8], *value = NULL;
-    size_t len = 0;
+    void *copy = idem_arena_take(batch->arena, len);
+
+    if (copy)
+        memcpy(copy, data, len);
+    return (struct idem_bytes){copy, len};
+}
+
+static struct idem_bytes
+keep_name(struct batch *batch, size_t i)
+{
+    char name[REDIS_NAME_MAX];
+    size_t len = idem__redis_name(batch->self, key_of(batch, i), name);
+
+    return keep(batch, name, len);
+}
+
+/* When to drop a record, in ms; "": never. */
+static struct idem_bytes
+keep_drop_at(struct batch *batch, const struct idem_record *record)
+{
     int64_t drop_ms = record ? idem__record_drop_at(record) : 0;
+    char text[24];
 
-    if (drop_ms != 0)
-        snprintf(drop_at, sizeof(drop_at), "%lld",
-                 (long long)(drop_ms + IDEM__DROP_MARGIN_MS));
-    if (record) {
-        len = idem__encoded_len(record);
-        value = idem_arena_take(batch->arena, len);
-        if (!value)
-            return false;
+    if (drop_ms == 0)
+        return idem_text("");
+    snprintf(text, sizeof(text), "%lld",
+             (long long)(drop_ms + IDEM__DROP_MARGIN_MS));
+    return keep(batch, text, strlen(text));
+}
+
+static struct idem_bytes
+keep_value(struct batch *batch, const struct idem_record *record)
+{
+    size_t len = record ? idem__encoded_len(record) : 0;
+    uint8_t *value = record ? idem_arena_take(batch->arena, len) : NULL;
+
+    if (!record)
+        return idem_text("");
+    if (value)
         idem__encode(record, value);
-        idem__put64(rev, record->rev);
-    }
-    idem__put64(expected, swap->expected);
-    return add_call(
-        batch, i, link, swap->key, 5,
-        (struct idem_bytes[]){
-            {expected, swap->expected ? 8 : 0},
-            {rev, record ? 8 : 0},
-            {value, len},
-            idem_text(drop_at),
-            idem_text(idem__redis_facts_full(&link->facts) ? "f" : "")});
+    return (struct idem_bytes){value, len};
+}
+
+static struct idem_bytes
+keep_expected(struct batch *batch, uint64_t rev)
+{
+    uint8_t bytes[8];
+
+    if (rev == 0)
+        return idem_text("");
+    idem__put64(bytes, rev);
+    return keep(batch, bytes, sizeof(bytes));
 }
 
 static bool
-add_load(struct batch *batch, size_t i, struct redis_link *link)
+add_words(struct redis_link *link, uint32_t tag, int argc,
+          const struct idem_bytes *argv)
 {
-    char name[REDIS_NAME_MAX];
-    size_t len;
+    for (int k = 0; k < argc; k++) {
+        if (!argv[k].data)
+            return false;
+    }
+    return idem__redis_link_add(link, tag, argc, argv);
+}
+
+static bool
+add_set_new(struct batch *batch, size_t i, struct redis_link *link)
+{
+    const struct idem_record *record = batch->swaps[i].record;
+    struct idem_bytes drop_at = keep_drop_at(batch, record);
+    struct idem_bytes words[7] = {
+        {"SET", 3}, keep_name(batch, i), keep_value(batch, record),
+        {"NX", 2},  {"GET", 3},          {"PXAT", 4},
+        drop_at};
+
+    return add_words(link, (uint32_t)i, drop_at.len > 0 ? 7 : 5, words);
+}
+
+static bool
+add_get(struct batch *batch, size_t i, struct redis_link *link)
+{
+    struct idem_bytes words[2] = {{"GET", 3}, keep_name(batch, i)};
+
+    return add_words(link, (uint32_t)i, 2, words);
+}
+
+/* The script's first argument. */
+static struct idem_bytes
+flags_of(const struct batch *batch, const struct redis_link *link)
+{
+    bool sure = idem__redis_replicas(batch->self) > 0;
+    bool full = batch->swaps && idem__redis_facts_full(&link->facts);
+
+    return idem_text(sure ? full ? "rf" : "r" : full ? "f" : "");
+}
+
+static bool
+add_call(struct batch *batch, const struct batch_call *call)
+{
+    int count = call->count, argc = 3;
+    struct idem_bytes *words =
+        idem_arena_take(batch->arena, (4 + 4 * (size_t)count) * sizeof(*words));
+    char *number = idem_arena_take(batch->arena, 12);
+
+    if (!words || !number)
+        return false;
+    snprintf(number, 12, "%d", count);
+    words[0] = idem_text(call->eval ? "EVAL" : "EVALSHA");
+    words[1] =
+        idem_text(call->eval ? idem__redis_script : idem__redis_script_sha);
+    words[2] = idem_text(number);
+    for (uint32_t i = call->first; i != NO_ELEMENT; i = batch->elements[i].next)
+        words[argc++] = keep_name(batch, i);
+    words[argc++] = flags_of(batch, call->link);
+    for (uint32_t i = call->first; i != NO_ELEMENT && batch->swaps;
+         i = batch->elements[i].next) {
+        const struct idem_swap *swap = &batch->swaps[i];
+
+        words[argc++] = keep_expected(batch, swap->expected);
+        words[argc++] = keep_value(batch, swap->record);
+        words[argc++] = keep_drop_at(batch, swap->record);
+    }
+    return add_words(call->link, call->first, argc, words);
+}
+
+static void
+no_memory(struct batch *batch, size_t i)
+{
+    blame(batch, IDEM_ERR_MEMORY, "redis: out of memory");
+    end(batch, i, IDEM_SWAP_NOT_STORED);
+}
+
+/* Send the call that is being put together, if there is one. */
+static void
+close_call(struct batch *batch)
+{
+    struct batch_call *call = &batch->call;
+
+    if (call->count > 0 && !add_call(batch, call)) {
+        for (uint32_t i = call->first; i != NO_ELEMENT;
+             i = batch->elements[i].next)
+            no_memory(batch, i);
+    }
+    call->count = 0;
+}
+
+static void
+join_call(struct batch *batch, uint32_t i, struct redis_link *link)
+{
+    struct element *element = &batch->elements[i];
+    struct batch_call *call = &batch->call;
+
+    if (call->count > 0 &&
+        (call->link != link || call->eval != element->eval ||
+         call->count == CALL_MAX || call->bytes > CALL_BYTES))
+        close_call(batch);
+    element->next = NO_ELEMENT;
+    if (call->count > 0)
+        batch->elements[call->last].next = i;
+    else
+        *call = (struct batch_call){
+            .link = link, .first = i, .eval = element->eval};
+    call->last = i;
+    call->count++;
+    if (batch->swaps && batch->swaps[i].record)
+        call->bytes += idem__encoded_len(batch->swaps[i].record);
+    if (batch->self->slots)
+        close_call(batch);
+}
+
+static enum form
+form_of(const struct batch *batch, size_t i, const struct redis_link *link)
+{
+    const struct idem_swap *swap = batch->swaps ? &batch->swaps[i] : NULL;
 
     if (idem__redis_replicas(batch->self) > 0)
-        return add_call(batch, i, link, batch->loads[i].key, 0, NULL);
-    len = idem__redis_name(batch->self, batch->loads[i].key, name);
-    return idem__redis_link_add(link, (uint32_t)i, 2,
-                                (struct idem_bytes[]){{"GET", 3}, {name, len}});
+        return CALL;
+    if (!swap)
+        return GET;
+    return swap->expected == 0 && swap->record &&
+                   !batch->elements[i].scripted &&
+                   !idem__redis_facts_full(&link->facts)
+               ? SET_NEW
+               : CALL;
 }
 
 static void
@@ -200,9 +375,7 @@ route(struct batch *batch, size_t i)
     if (idem__mono_us() >= batch->deadline_us)
         link = NULL;
     else if (!link)
-        link = idem__redis_route(batch->self,
-                                 batch->swaps ? batch->swaps[i].key
-                                              : batch->loads[i].key,
+        link = idem__redis_route(batch->self, key_of(batch, i),
                                  batch->deadline_us, &why);
     else if (!idem__redis_link_ready(link, batch->deadline_us))
         why = link->why, link = NULL;
@@ -224,16 +397,18 @@ send_element(struct batch *batch, size_t i)
         return;
     ok = !element->ask ||
          idem__redis_link_add_text(link, REDIS_TAG_NONE, "ASKING");
-    ok = ok &&
-         (batch->swaps ? add_swap(batch, i, link) : add_load(batch, i, link));
     element->via = link;
     element->ask = NULL;
+    element->form = form_of(batch, i, link);
     element->progress = SENT;
     use(batch, link);
-    if (!ok) {
-        blame(batch, IDEM_ERR_MEMORY, "redis: out of memory");
-        end(batch, i, IDEM_SWAP_NOT_STORED);
-    }
+    if (ok && element->form == CALL)
+        join_call(batch, (uint32_t)i, link);
+    else if (ok)
+        ok = element->form == SET_NEW ? add_set_new(batch, i, link)
+                                      : add_get(batch, i, link);
+    if (!ok)
+        no_memory(batch, i);
 }
 
 /* ---- answers --------------------------------------------------------- */
@@ -272,6 +447,8 @@ goes_on(struct batch *batch, size_t i, const char *text)
         return batch->pause = true;
     if (says(text, "NOSCRIPT") && !element->eval)
         return element->eval = true;
+    if (says(text, "OOM") && element->form == SET_NEW)
+        return element->scripted = true;
     if (says(text, "READONLY")) {
         /* The server became a replica: check it, and ask which one is primary
          * now. */
@@ -313,8 +490,7 @@ on_error(struct batch *batch, size_t i, const char *text)
 static void
 on_value(struct batch *batch, size_t i, const redisReply *reply)
 {
-    const uint8_t *key =
-        batch->swaps ? batch->swaps[i].key : batch->loads[i].key;
+    const uint8_t *key = key_of(batch, i);
     struct idem_record *record =
         batch->swaps ? &batch->swaps[i].found : &batch->loads[i].record;
     struct idem_error why;
@@ -330,6 +506,10 @@ on_value(struct batch *batch, size_t i, const redisReply *reply)
     if (status != IDEM_OK) {
         blame(batch, status, "%s", why.text);
         end(batch, i, IDEM_SWAP_NOT_STORED);
+    } else if (batch->swaps && batch->swaps[i].record &&
+               batch->swaps[i].record->rev == record->rev) {
+        /* This write was sent before, and its answer was lost. */
+        batch->swaps[i].outcome = IDEM_SWAP_STORED;
     }
 }
 
@@ -351,6 +531,16 @@ on_swapped(struct batch *batch, size_t i, bool stored)
     end(batch, i, IDEM_SWAP_NOT_STORED);
 }
 
+/* Does this answer say that a swap is stored? */
+static bool
+says_stored(const struct element *element, const redisReply *reply)
+{
+    if (element->form == SET_NEW)
+        return reply->type == REDIS_REPLY_NIL; /* no record was there */
+    return reply->type == REDIS_REPLY_STATUS ||
+           (reply->type == REDIS_REPLY_INTEGER && reply->integer == 1);
+}
+
 static void
 on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
 {
@@ -366,14 +556,32 @@ on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
         end(batch, i, sent ? IDEM_SWAP_LOST : IDEM_SWAP_NOT_STORED);
     } else if (reply->type == REDIS_REPLY_ERROR) {
         on_error(batch, i, reply->str);
-    } else if (reply->type == REDIS_REPLY_INTEGER && batch->swaps) {
-        on_swapped(batch, i, reply->integer == 1);
+    } else if (batch->swaps && says_stored(element, reply)) {
+        on_swapped(batch, i, true);
+    } else if (batch->swaps && reply->type == REDIS_REPLY_INTEGER) {
+        on_swapped(batch, i, false);
     } else if (reply->type == REDIS_REPLY_STRING ||
                reply->type == REDIS_REPLY_NIL) {
         on_value(batch, i, reply);
     } else {
         blame(batch, IDEM_ERR_LOST, "redis: unexpected reply");
         end(batch, i, IDEM_SWAP_LOST);
+    }
+}
+
+/* The answer to a call has an element for each of its keys; an error is that of
+ * all. */
+static void
+on_call(struct batch *batch, uint32_t first, const redisReply *reply, bool sent)
+{
+    bool list = reply && reply->type == REDIS_REPLY_ARRAY;
+    size_t k = 0;
+
+    for (uint32_t i = first, next; i != NO_ELEMENT; i = next, k++) {
+        next = batch->elements[i].next;
+        on_element(batch, i,
+                   list && k < reply->elements ? reply->element[k] : reply,
+                   sent);
     }
 }
 
@@ -418,6 +626,9 @@ on_answer(void *arg, struct redis_link *link, uint32_t tag,
         idem__redis_facts_read_memory(reply->str, reply->len, &link->facts);
     else if (tag == REDIS_TAG_PUBLISH)
         idem__redis_on_publish(batch->self, reply);
+    else if (tag < REDIS_TAG_PUBLISH && batch->elements[tag].progress == SENT &&
+             batch->elements[tag].form == CALL)
+        on_call(batch, tag, reply, sent);
     else if (tag < REDIS_TAG_PUBLISH && batch->elements[tag].progress == SENT)
         on_element(batch, tag, reply, sent);
 }
@@ -487,6 +698,7 @@ run_round(struct batch *batch)
         if (batch->elements[i].progress == AGAIN)
             send_element(batch, i);
     }
+    close_call(batch);
     add_memory_looks(batch);
     add_waits(batch);
     add_publishing(batch);

@@ -105,15 +105,32 @@ note_call(struct redis_link *link, uint32_t tag)
     return true;
 }
 
+/* A line such as "$12". Every word of every command has one, so this is not
+ * done by printf. */
+static bool
+add_count(struct idem_buf *out, char kind, size_t count)
+{
+    char line[24], *at = line + sizeof(line);
+
+    *--at = '\n';
+    *--at = '\r';
+    do {
+        *--at = (char)('0' + count % 10);
+        count /= 10;
+    } while (count > 0);
+    *--at = kind;
+    return idem_buf_add(out, at, (size_t)(line + sizeof(line) - at));
+}
+
 bool
 idem__redis_link_add(struct redis_link *link, uint32_t tag, int argc,
                      const struct idem_bytes *argv)
 {
     size_t start = link->out.len;
-    bool ok = idem_buf_printf(&link->out, "*%d\r\n", argc);
+    bool ok = add_count(&link->out, '*', (size_t)argc);
 
     for (int i = 0; i < argc && ok; i++)
-        ok = idem_buf_printf(&link->out, "$%zu\r\n", argv[i].len) &&
+        ok = add_count(&link->out, '$', argv[i].len) &&
              idem_buf_add(&link->out, argv[i].data, argv[i].len) &&
              idem_buf_add(&link->out, "\r\n", 2);
     if (ok && note_call(link, tag))
@@ -389,6 +406,30 @@ greet_sentinel(struct redis_link *link, int64_t deadline_us)
     return link->judged;
 }
 
+/* A replica that need not confirm a write can be promoted without it. This is
+ * not refused, because a replica may be there for other reasons (a backup), but
+ * said once for each number of replicas. */
+void
+idem__redis_link_warn(struct redis_link *link)
+{
+    int has = link->facts.replicas, must = link->settings->replicas;
+
+    if (link->sentinel || link->listens || must < 0)
+        return;
+    if (has > must && has != link->said_replicas)
+        idem__log(link->settings->options, IDEM_LOG_WARNING,
+                  "redis %s:%d: %d %s connected and %d must confirm a write: "
+                  "if %s is promoted, the last strict requests can run again; "
+                  "use replicas=%d%s",
+                  link->host, link->port, has,
+                  has == 1 ? "replica is" : "replicas are", must,
+                  must == 0  ? has == 1 ? "it" : "one of them"
+                  : has == 2 ? "the other one"
+                             : "another one",
+                  has, must == 1 ? ", or keep one replica" : "");
+    link->said_replicas = has;
+}
+
 /* Ask the server about itself; the first time also log in. */
 static bool
 greet(struct redis_link *link, bool first, int64_t deadline_us)
@@ -435,6 +476,7 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
     }
     link->judged = true;
     link->failures = 0;
+    idem__redis_link_warn(link);
     return true;
 }
 

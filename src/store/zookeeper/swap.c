@@ -30,7 +30,7 @@
 /* The next step of one swap. */
 enum next { CREATE, READ, CHANGE, MAKE_SHARD, NOTHING };
 
-struct element {
+struct zk_element {
     enum next next;
     uint8_t *value;
     size_t value_len;
@@ -40,7 +40,7 @@ struct element {
 struct chunk {
     struct zk_store *self;
     struct idem_swap *swaps;
-    struct element *elements;
+    struct zk_element *elements;
     size_t count;
     struct idem_arena *arena;
     enum idem_status status;
@@ -99,7 +99,7 @@ static void
 after_read(struct chunk *chunk, size_t i, const struct zk_call *call,
            const struct zk_call *shard)
 {
-    struct element *element = &chunk->elements[i];
+    struct zk_element *element = &chunk->elements[i];
     struct idem_swap *swap = &chunk->swaps[i];
     struct idem_error why;
     enum idem_status status =
@@ -133,7 +133,7 @@ after_read(struct chunk *chunk, size_t i, const struct zk_call *call,
 static void
 after_write(struct chunk *chunk, size_t i, int rc)
 {
-    struct element *element = &chunk->elements[i];
+    struct zk_element *element = &chunk->elements[i];
     const struct idem_swap *swap = &chunk->swaps[i];
     bool created = element->next == CREATE;
 
@@ -167,7 +167,7 @@ after_write(struct chunk *chunk, size_t i, int rc)
 static void
 send_element(struct chunk *chunk, size_t i, int deletes, struct zk_round *round)
 {
-    const struct element *element = &chunk->elements[i];
+    const struct zk_element *element = &chunk->elements[i];
     const struct idem_swap *swap = &chunk->swaps[i];
     struct zk_call *call = &round->calls[1 + 2 * i];
     struct idem_bytes value = {element->value, element->value_len};
@@ -198,7 +198,7 @@ send_element(struct chunk *chunk, size_t i, int deletes, struct zk_round *round)
 static bool
 wants_shard(const struct chunk *chunk, size_t i)
 {
-    const struct element *element = &chunk->elements[i];
+    const struct zk_element *element = &chunk->elements[i];
 
     return element->next == READ ||
            (element->next == CREATE &&
@@ -322,15 +322,15 @@ static bool
 prepare(struct chunk *chunk)
 {
     chunk->elements =
-        idem_arena_take(chunk->arena, chunk->count * sizeof(struct element));
+        idem_arena_take(chunk->arena, chunk->count * sizeof(struct zk_element));
     if (!chunk->elements)
         return false;
     for (size_t i = 0; i < chunk->count; i++) {
         const struct idem_swap *swap = &chunk->swaps[i];
         const struct zk_version *known = place_of(chunk->self, swap->key);
-        struct element *element = &chunk->elements[i];
+        struct zk_element *element = &chunk->elements[i];
 
-        *element = (struct element){
+        *element = (struct zk_element){
             .next = swap->expected == 0 && swap->record ? CREATE : READ};
         if (swap->expected != 0 && known->rev == swap->expected &&
             memcmp(known->key, swap->key, IDEM_KEY_LEN) == 0) {
