@@ -143,9 +143,10 @@ idem__claim_known(struct idem_engine *engine, const uint8_t *key)
     return find(engine, key) != NULL;
 }
 
-bool
-idem__claim_cannot_be(struct idem_engine *engine, const uint8_t *key,
-                      const struct idem_record *stored)
+/* True if this record shows that the store has lost a claim. */
+static bool
+shows_loss(struct idem_engine *engine, const uint8_t *key,
+           const struct idem_record *stored)
 {
     const struct idem__claim *claim = missing(engine, key, stored);
 
@@ -173,7 +174,7 @@ idem__claim_found(struct idem_engine *engine, const uint8_t *key,
     struct idem__claim *claim;
     uint64_t fence;
 
-    if (!idem__claim_cannot_be(engine, key, stored))
+    if (!shows_loss(engine, key, stored))
         return;
     claim = find(engine, key);
     fence = claim->fence;

@@ -20,6 +20,7 @@
  */
 #include "inner.h"
 
+#include <assert.h>
 #include <string.h>
 #include <time.h>
 
@@ -68,8 +69,8 @@ fail_batch(struct idem_engine *engine, enum idem_status status,
     for (size_t i = 0; i < engine->batch.group_count; i++) {
         struct idem__group *group = &engine->batch.groups[i];
 
-        if (group->stage != IDEM__STAGE_DONE)
-            idem__group_failed(engine, group, status, err);
+        assert(group->stage != IDEM__STAGE_DONE); /* none has begun */
+        idem__group_failed(engine, group, status, err);
     }
 }
 
@@ -417,17 +418,17 @@ swap_groups(struct idem_engine *engine)
 
 /* Called before a lost swap is sent again. If the store was replaced by an
  * older state since the decision, the swap must not be stored there. */
-static bool
-same_epoch(struct idem_engine *engine)
+static void
+check_epoch(struct idem_engine *engine)
 {
     struct idem__batch *batch = &engine->batch;
     struct idem_error err;
 
     if (!engine->epoch.unsure)
-        return true;
+        return;
     (void)idem__epoch_check(engine, true);
     if (!atomic_load(&engine->rolled_back))
-        return true;
+        return;
     idem__fail(&err, IDEM_ERR_LOST,
                "cannot tell whether it was stored: the store went back to an "
                "older state");
@@ -437,25 +438,18 @@ same_epoch(struct idem_engine *engine)
         idem__group_lost(&batch->groups[i]);
         idem__group_failed(engine, &batch->groups[i], IDEM_ERR_LOST, &err);
     }
-    return true;
 }
 
 void
 idem__groups_commit(struct idem_engine *engine)
 {
-    struct idem_error err = {IDEM_OK, ""};
-    enum idem_status status;
+    struct idem_error err;
 
     if (circuit_broken(engine)) {
         fail_batch(engine, IDEM_ERR_UNAVAILABLE, &engine->breaker_error);
         return;
     }
-    status = idem__time_update(engine, &err);
-    if (status != IDEM_OK) {
-        break_circuit(engine, &err);
-        fail_batch(engine, status, &err);
-        return;
-    }
+    idem__time_update(engine);
     if (!idem__epoch_check(engine, false)) {
         idem__fail(&err, IDEM_ERR_UNAVAILABLE, "%s",
                    engine->epoch.err.text[0] ? engine->epoch.err.text
@@ -464,10 +458,13 @@ idem__groups_commit(struct idem_engine *engine)
         fail_batch(engine, IDEM_ERR_UNAVAILABLE, &err);
         return;
     }
-    do {
+    for (;;) {
         load_groups(engine);
         while (step_groups(engine))
             load_groups(engine);
-    } while (swap_groups(engine) &&
-             idem__time_update(engine, &err) == IDEM_OK && same_epoch(engine));
+        if (!swap_groups(engine))
+            return;
+        idem__time_update(engine);
+        check_epoch(engine);
+    }
 }

@@ -24,8 +24,9 @@ idem__word_wait(atomic_int *word)
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
 }
 
-bool
-idem__word_wait_for(atomic_int *word, int64_t ms)
+/* The same with a timeout; false: *word is still 0. */
+static bool
+word_wait_for(atomic_int *word, int64_t ms)
 {
     struct timespec span = {ms / 1000, ms % 1000 * 1000000};
 
@@ -43,7 +44,7 @@ idem__word_set(atomic_int *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-struct waiter {
+struct do_waiter {
     atomic_int done;
     enum idem_status status;
     struct idem__keeper *keeper; /* keeps the claim of this op; or NULL */
@@ -55,7 +56,7 @@ static void
 done(void *arg, enum idem_status status, const struct idem_answer *answer,
      const struct idem_error *err)
 {
-    struct waiter *waiter = arg;
+    struct do_waiter *waiter = arg;
 
     waiter->status = status;
     if (status != IDEM_OK && waiter->err)
@@ -76,7 +77,7 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
 
 /* The thread that drives an engine takes the turns itself while it waits. */
 static void
-drive(struct idem_engine *engine, struct waiter *waiter)
+drive(struct idem_engine *engine, struct do_waiter *waiter)
 {
     struct timespec moment = {0, 1000000};
 
@@ -90,25 +91,25 @@ drive(struct idem_engine *engine, struct waiter *waiter)
 /* A signal ends the sleep. A signal that arrives just before the sleep is
  * noticed at the next check, STOP_LOOK_MS later. */
 static void
-wait_or_stop(struct idem_engine *engine, struct waiter *waiter, uint64_t ticket,
-             const volatile sig_atomic_t *stop)
+wait_or_stop(struct idem_engine *engine, struct do_waiter *waiter,
+             uint64_t ticket, const volatile sig_atomic_t *stop)
 {
     while (!idem__is_set(stop)) {
-        if (idem__word_wait_for(&waiter->done, STOP_LOOK_MS))
+        if (word_wait_for(&waiter->done, STOP_LOOK_MS))
             return;
     }
-    do { /* idem_cancel does nothing when out of memory, so repeat it */
+    do { /* idem_cancel may do nothing when out of memory, so repeat it */
         idem_cancel(engine, ticket);
-    } while (!idem__word_wait_for(&waiter->done, STOP_LOOK_MS));
+    } while (!word_wait_for(&waiter->done, STOP_LOOK_MS));
 }
 
 static enum idem_status
-do_step(struct idem_engine *engine, const struct idem_op *op,
-        enum idem__step step, struct idem__keeper *keeper,
+do_part(struct idem_engine *engine, const struct idem_op *op,
+        enum idem__part part, struct idem__keeper *keeper,
         const volatile sig_atomic_t *stop, struct idem_answer *answer,
         struct idem_error *err)
 {
-    struct waiter waiter = {.keeper = keeper, .answer = answer, .err = err};
+    struct do_waiter waiter = {.keeper = keeper, .answer = answer, .err = err};
     bool own = idem__on_own_thread(engine);
     uint64_t ticket = 0;
     enum idem_status status;
@@ -119,7 +120,7 @@ do_step(struct idem_engine *engine, const struct idem_op *op,
                           "a callback must not wait: use idem_submit");
     if (keeper)
         keeper->lease.asked_us = idem__boot_us(engine);
-    status = idem__submit(engine, op, step, done, &waiter,
+    status = idem__submit(engine, op, part, done, &waiter,
                           stop ? &ticket : NULL, err);
     if (status != IDEM_OK)
         return status;
@@ -137,7 +138,7 @@ idem__do_kept(struct idem_engine *engine, const struct idem_op *op,
               struct idem__keeper *keeper, struct idem_answer *answer,
               struct idem_error *err)
 {
-    return do_step(engine, op, IDEM__STEP_LAST, keeper, NULL, answer, err);
+    return do_part(engine, op, IDEM__PART_LAST, keeper, NULL, answer, err);
 }
 
 enum idem_status
@@ -145,20 +146,20 @@ idem__do_until(struct idem_engine *engine, const struct idem_op *op,
                struct idem__keeper *keeper, const volatile sig_atomic_t *stop,
                struct idem_answer *answer, struct idem_error *err)
 {
-    return do_step(engine, op, IDEM__STEP_LAST, keeper, stop, answer, err);
+    return do_part(engine, op, IDEM__PART_LAST, keeper, stop, answer, err);
 }
 
 enum idem_status
 idem_do(struct idem_engine *engine, const struct idem_op *op,
         struct idem_answer *answer, struct idem_error *err)
 {
-    return do_step(engine, op, IDEM__STEP_LAST, NULL, NULL, answer, err);
+    return do_part(engine, op, IDEM__PART_LAST, NULL, NULL, answer, err);
 }
 
 enum idem_status
 idem__do_verb(struct idem_engine *engine, const struct idem_op *op, bool next,
               struct idem_answer *answer, struct idem_error *err)
 {
-    return do_step(engine, op, idem__verb_step(op, next), NULL, NULL, answer,
+    return do_part(engine, op, idem__verb_part(op, next), NULL, NULL, answer,
                    err);
 }

@@ -85,13 +85,14 @@ run_item(struct idem_engine *engine, struct idem__item *item)
         break;
     case IDEM__ITEM_CANCEL:
         idem__park_cancel(engine, ((struct idem__cancel *)item)->ticket);
-        free(item);
+        idem__cancel_drop(&engine->queue, (struct idem__cancel *)item);
         break;
     case IDEM__ITEM_SCAN:
         idem__scan_run(engine, (struct idem__scan *)item);
         break;
     case IDEM__ITEM_FIGURES: {
-        struct idem__figures *figures = (struct idem__figures *)item;
+        struct idem__asked_figures *figures =
+            (struct idem__asked_figures *)item;
 
         if (!figures->woken) {
             keep_figures(engine);
@@ -140,10 +141,15 @@ fill_batch(struct idem_engine *engine, size_t *taken, size_t *bytes)
 static void
 tend(struct idem_engine *engine)
 {
+    int64_t drop_ms;
+
     if (!engine->store->type->tend ||
         engine->boot_now_us - engine->tended_us < TEND_EVERY_US)
         return;
-    engine->store->type->tend(engine->store, idem__time_drop_ms(engine));
+    drop_ms = idem__time_drop_ms(engine);
+    if (drop_ms > engine->recents.swept_ms)
+        engine->recents.swept_ms = drop_ms;
+    engine->store->type->tend(engine->store, drop_ms);
     engine->tended_us = idem__boot_us(engine);
 }
 
@@ -378,10 +384,10 @@ open_store(struct idem_engine *engine, const char *url, struct idem_error *err)
         return status;
     engine->store->news = idem__take_news;
     engine->store->news_arg = engine;
-    if (!idem__time_open(engine) || !idem__batch_open(engine))
+    if (!idem__batch_open(engine))
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     engine->tended_us = idem__boot_us(engine);
-    status = idem__time_update(engine, err);
+    status = idem__time_open(engine, err);
     if (status == IDEM_OK)
         status = idem__quota_open(engine, err);
     return status == IDEM_OK ? idem__epoch_open(engine, err) : status;
@@ -531,7 +537,9 @@ idem__stats(struct idem_engine *engine, struct idem__stats *stats)
     stats->rolled_back = atomic_load(&engine->rolled_back);
     stats->rollbacks = atomic_load(&engine->rollbacks);
     stats->max_result = idem__max_result(engine);
-    stats->now_ms = atomic_load(&engine->stats_now_ms);
+    stats->now_ms = atomic_load(&engine->ahead_ms);
+    if (stats->now_ms != 0)
+        stats->now_ms += idem__boot_us(engine) / 1000;
     stats->clock_alarm = atomic_load(&engine->time.alarm);
     pthread_mutex_lock(&engine->queue.lock);
     stats->queued = engine->queue.count;
@@ -575,10 +583,10 @@ void
 idem__store_figures(struct idem_engine *engine, idem_figure_fn *each, void *arg)
 {
     atomic_int woken = 0;
-    struct idem__figures item = {.item.kind = IDEM__ITEM_FIGURES,
-                                 .each = each,
-                                 .arg = arg,
-                                 .woken = &woken};
+    struct idem__asked_figures item = {.item.kind = IDEM__ITEM_FIGURES,
+                                       .each = each,
+                                       .arg = arg,
+                                       .woken = &woken};
 
     if (idem__on_own_thread(engine))
         engine->carrier->figures(engine, each, arg);

@@ -55,7 +55,7 @@ uint64_t idem__engine_turns(const struct idem_engine *engine);
 int64_t idem__engine_due_ms(struct idem_engine *engine);
 
 /*
- * idem_run in separate steps, for a surface that does not wait for the end of
+ * idem_run in separate parts, for a surface that does not wait for the end of
  * the run.
  *
  * idem__run_begin sets *run if the verdict is STARTED, else to NULL; the lease

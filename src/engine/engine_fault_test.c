@@ -210,34 +210,31 @@ a_lost_write_is_sent_again_and_counts_once(void **state)
 static void
 what_stays_lost_is_lost_for_all_who_depended_on_it(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply first, second, waiting, other, again;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
     op.nonce = nonce_a;
-    put(rig.engine, &op, &first);
+    put(rig->engine, &op, &first);
     op.nonce = NULL;
-    put(rig.engine, &op, &second);
+    put(rig->engine, &op, &second);
     op = op_wait("a", 5000);
-    put(rig.engine, &op, &waiting);
+    put(rig->engine, &op, &waiting);
     op = op_get("nothing there");
-    put(rig.engine, &op, &other);
-    faulty_plan(rig.store, FAULT_LOST_APPLIED, 0, 100);
-    turn(rig.engine);
+    put(rig->engine, &op, &other);
+    faulty_plan(rig->store, FAULT_LOST_APPLIED, 0, 100);
+    turn(rig->engine);
     assert_status(first, IDEM_ERR_LOST);
     assert_status(second, IDEM_ERR_LOST);
     assert_status(waiting, IDEM_ERR_LOST);
     assert_verdict(other, IDEM_V_ABSENT);
     /* It was stored, and is recognised by its own nonce. */
-    faulty_plan(rig.store, FAULT_NONE, 0, 0);
+    faulty_plan(rig->store, FAULT_NONE, 0, 0);
     op = op_begin("a");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_BUSY);
     op.nonce = nonce_a;
-    again = ask(rig.engine, &op);
+    again = ask(rig->engine, &op);
     assert_verdict(again, IDEM_V_STARTED);
-    rig_close(&rig);
 }
 
 /* A write of another client between two attempts of a lost swap. */
@@ -287,18 +284,15 @@ lose_to(struct rig *rig, const struct idem_op *op, enum fault fault,
 static void
 a_lost_forget_spares_what_was_started_since(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), get = op_get("a"),
                    theirs = op_begin("a");
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
     op.verb = IDEM_FORGET;
-    assert_status(lose_to(&rig, &op, FAULT_LOST_APPLIED, &theirs, FAULT_NONE),
+    assert_status(lose_to(rig, &op, FAULT_LOST_APPLIED, &theirs, FAULT_NONE),
                   IDEM_ERR_LOST);
-    assert_int_equal(ask(rig.engine, &get).state, IDEM_STATE_EXECUTING);
-    rig_close(&rig);
+    assert_int_equal(ask(rig->engine, &get).state, IDEM_STATE_EXECUTING);
 }
 
 static void
@@ -322,51 +316,42 @@ lost_and_then_refused_for_sure_is_still_lost(void **state)
 static void
 a_begin_that_was_lost_and_overtaken_is_decided_anew(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), theirs = op_begin("a");
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
     theirs.nonce = nonce_b;
-    assert_verdict(lose_to(&rig, &op, FAULT_LOST_NOT, &theirs, FAULT_NONE),
+    assert_verdict(lose_to(rig, &op, FAULT_LOST_NOT, &theirs, FAULT_NONE),
                    IDEM_V_BUSY);
-    rig_close(&rig);
 }
 
 static void
 a_finish_that_was_lost_is_found_by_its_fence(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), theirs;
     struct reply start;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_finish("a", start.fence, "R");
     theirs = op_renew("a", start.fence, 60000);
-    assert_verdict(lose_to(&rig, &op, FAULT_LOST_NOT, &theirs, FAULT_NONE),
+    assert_verdict(lose_to(rig, &op, FAULT_LOST_NOT, &theirs, FAULT_NONE),
                    IDEM_V_OK);
     op = op_begin("a");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_REPLAY);
-    rig_close(&rig);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_REPLAY);
 }
 
 static void
 a_release_that_was_lost_and_overtaken_stays_lost(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), theirs = op_begin("a");
     struct reply start;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_release("a", start.fence);
     /* "stale" would mean that the claim was lost before, which it was not. */
-    assert_status(lose_to(&rig, &op, FAULT_LOST_APPLIED, &theirs, FAULT_NONE),
+    assert_status(lose_to(rig, &op, FAULT_LOST_APPLIED, &theirs, FAULT_NONE),
                   IDEM_ERR_LOST);
-    rig_close(&rig);
 }
 
 /* ---- parked operations ------------------------------------------------- */
@@ -374,99 +359,90 @@ a_release_that_was_lost_and_overtaken_stays_lost(void **state)
 static void
 parked_ones_outlast_a_store_that_is_away(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply start, waiting, finish;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_wait("a", 60000);
-    put(rig.engine, &op, &waiting);
-    turn(rig.engine);
-    faulty_plan(rig.store, FAULT_UNAVAILABLE, 0, 1000);
+    put(rig->engine, &op, &waiting);
+    turn(rig->engine);
+    faulty_plan(rig->store, FAULT_UNAVAILABLE, 0, 1000);
     for (int i = 0; i < 20; i++) {
-        test_clocks_pass(&rig.clocks, 500);
-        turn(rig.engine);
+        test_clocks_pass(&rig->clocks, 500);
+        turn(rig->engine);
     }
     assert_false(waiting.done);
     op = op_finish("a", start.fence, "R");
-    assert_status(ask(rig.engine, &op), IDEM_ERR_UNAVAILABLE);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_UNAVAILABLE);
     assert_false(waiting.done);
-    faulty_plan(rig.store, FAULT_NONE, 0, 0);
-    test_clocks_pass(&rig.clocks, 1100);
-    finish = ask(rig.engine, &op);
+    faulty_plan(rig->store, FAULT_NONE, 0, 0);
+    test_clocks_pass(&rig->clocks, 1100);
+    finish = ask(rig->engine, &op);
     assert_verdict(finish, IDEM_V_OK);
     assert_verdict(waiting, IDEM_V_REPLAY);
-    rig_close(&rig);
 }
 
 static void
 a_parked_one_whose_own_start_was_lost_is_told(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply start, first, second, freed;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_wait("a", 60000);
     op.nonce = nonce_a;
-    put(rig.engine, &op, &first);
+    put(rig->engine, &op, &first);
     op.nonce = nonce_b;
-    put(rig.engine, &op, &second);
-    turn(rig.engine);
-    faulty_plan(rig.store, FAULT_LOST_APPLIED, 0, 100);
+    put(rig->engine, &op, &second);
+    turn(rig->engine);
+    faulty_plan(rig->store, FAULT_LOST_APPLIED, 0, 100);
     op = op_release("a", start.fence);
-    freed = ask(rig.engine, &op);
+    freed = ask(rig->engine, &op);
     assert_status(freed, IDEM_ERR_LOST);
     assert_status(first, IDEM_ERR_LOST);
     assert_false(second.done);
-    faulty_plan(rig.store, FAULT_NONE, 0, 0);
+    faulty_plan(rig->store, FAULT_NONE, 0, 0);
     op = op_begin("a");
     op.nonce = nonce_a;
-    first = ask(rig.engine, &op);
+    first = ask(rig->engine, &op);
     assert_verdict(first, IDEM_V_STARTED);
     op = op_finish("a", first.fence, "R");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     assert_verdict(second, IDEM_V_REPLAY);
-    rig_close(&rig);
 }
 
 static void
 nobody_is_shown_a_fence_that_was_not_stored(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply start, first, second;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
     op.mode = IDEM_LOOSE;
     op.lease_ms = 5000;
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_wait("a", 60000);
-    put(rig.engine, &op, &first);
+    put(rig->engine, &op, &first);
     op = op_wait("a", 5010);
-    put(rig.engine, &op, &second);
-    turn(rig.engine);
+    put(rig->engine, &op, &second);
+    turn(rig->engine);
     /* The lease ends and the first waiter would take over, but nothing is
      * stored. */
-    faulty_plan(rig.store, FAULT_FULL, 0, 1000);
-    test_clocks_pass(&rig.clocks, 5005);
-    turn(rig.engine);
+    faulty_plan(rig->store, FAULT_FULL, 0, 1000);
+    test_clocks_pass(&rig->clocks, 5005);
+    turn(rig->engine);
     assert_false(first.done || second.done);
-    test_clocks_pass(&rig.clocks, 5);
-    turn(rig.engine);
+    test_clocks_pass(&rig->clocks, 5);
+    turn(rig->engine);
     assert_verdict(second, IDEM_V_BUSY);
     assert_true(second.fence == 0 || second.fence == start.fence);
     assert_false(first.done);
-    faulty_plan(rig.store, FAULT_NONE, 0, 0);
-    test_clocks_pass(&rig.clocks, 100);
-    turn(rig.engine);
+    faulty_plan(rig->store, FAULT_NONE, 0, 0);
+    test_clocks_pass(&rig->clocks, 100);
+    turn(rig->engine);
     assert_verdict(first, IDEM_V_STARTED);
-    rig_close(&rig);
 }
 
 /* ---- full, damaged, contended, unavailable ----------------------------- */
@@ -474,72 +450,63 @@ nobody_is_shown_a_fence_that_was_not_stored(void **state)
 static void
 a_full_store_still_replays(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("done");
     struct reply start, replay, claim;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_finish("done", start.fence, "R");
-    ask(rig.engine, &op);
-    faulty_plan(rig.store, FAULT_FULL, 0, 1000);
+    ask(rig->engine, &op);
+    faulty_plan(rig->store, FAULT_FULL, 0, 1000);
     op = op_begin("new");
-    put(rig.engine, &op, &claim);
+    put(rig->engine, &op, &claim);
     op = op_begin("done");
-    put(rig.engine, &op, &replay);
-    turn(rig.engine);
+    put(rig->engine, &op, &replay);
+    turn(rig->engine);
     assert_status(claim, IDEM_ERR_FULL);
     assert_verdict(replay, IDEM_V_REPLAY);
-    rig_close(&rig);
 }
 
 static void
 who_needed_no_write_is_answered_although_the_write_failed(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply start, get, renew, after;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_get("a");
-    put(rig.engine, &op, &get);
+    put(rig->engine, &op, &get);
     op = op_renew("a", start.fence, 60000);
-    put(rig.engine, &op, &renew);
+    put(rig->engine, &op, &renew);
     op = op_get("a");
-    put(rig.engine, &op, &after);
-    faulty_plan(rig.store, FAULT_FULL, 0, 1);
-    turn(rig.engine);
+    put(rig->engine, &op, &after);
+    faulty_plan(rig->store, FAULT_FULL, 0, 1);
+    turn(rig->engine);
     assert_verdict(get, IDEM_V_RECORD);
     assert_status(renew, IDEM_ERR_FULL);
     assert_status(after, IDEM_ERR_FULL);
-    rig_close(&rig);
 }
 
 static void
 a_damaged_record_takes_no_other_along(void **state)
 {
+    struct rig *rig = *state;
     uint8_t key[IDEM_KEY_LEN];
     struct reply replies[3];
     const char *ids[] = {"one", "damaged", "three"};
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
     idem__key(IDEM_TYPE_REQUEST, idem_text("test"), idem_text("damaged"), key);
-    rig.store->damaged = key;
+    rig->store->damaged = key;
     for (int i = 0; i < 3; i++) {
         struct idem_op op = op_begin(ids[i]);
 
-        put(rig.engine, &op, &replies[i]);
+        put(rig->engine, &op, &replies[i]);
     }
-    turn(rig.engine);
+    turn(rig->engine);
     assert_verdict(replies[0], IDEM_V_STARTED);
     assert_status(replies[1], IDEM_ERR_CORRUPT);
     assert_verdict(replies[2], IDEM_V_STARTED);
-    rig_close(&rig);
 }
 
 static void
@@ -555,117 +522,225 @@ renew_always(void *arg, struct faulty_store *store)
 static void
 a_record_that_others_always_write_is_given_up(void **state)
 {
+    struct rig *rig = *state;
     struct meddler meddler = {.swaps = 0};
     struct idem_op op = op_begin("a");
     struct reply start, reply;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    meddler.engine = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
-    start = ask(rig.engine, &op);
+    meddler.engine = rig_engine(rig, FAULTY_REMOTE, NULL, NULL);
+    start = ask(rig->engine, &op);
     meddler.op = op_renew("a", start.fence, 50000);
-    rig.store->before_swap = renew_always;
-    rig.store->before_swap_arg = &meddler;
+    rig->store->before_swap = renew_always;
+    rig->store->before_swap_arg = &meddler;
     op = op_finish("a", start.fence, "R");
-    reply = ask(rig.engine, &op);
+    reply = ask(rig->engine, &op);
     assert_status(reply, IDEM_ERR_UNAVAILABLE);
     assert_in_range(meddler.swaps, 10, 100);
-    rig.store->before_swap = NULL;
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    rig->store->before_swap = NULL;
+    assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     idem_close(meddler.engine);
-    rig_close(&rig);
 }
 
 static void
 a_store_that_is_away_is_not_asked_for_every_op(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply reply;
-    struct rig rig;
     int calls;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    faulty_plan(rig.store, FAULT_UNAVAILABLE, 0, 1000000);
-    assert_status(ask(rig.engine, &op), IDEM_ERR_UNAVAILABLE);
-    calls = rig.store->calls;
+    faulty_plan(rig->store, FAULT_UNAVAILABLE, 0, 1000000);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_UNAVAILABLE);
+    calls = rig->store->calls;
     for (int i = 0; i < 100; i++) {
-        reply = ask(rig.engine, &op);
+        reply = ask(rig->engine, &op);
         assert_status(reply, IDEM_ERR_UNAVAILABLE);
         assert_non_null(strstr(reply.text, "planned"));
     }
-    assert_int_equal(rig.store->calls, calls);
+    assert_int_equal(rig->store->calls, calls);
     /* The store is tried again less and less often, but at least once a
      * second. */
     for (int i = 0; i < 100; i++) {
-        test_clocks_pass(&rig.clocks, 100);
-        ask(rig.engine, &op);
+        test_clocks_pass(&rig->clocks, 100);
+        ask(rig->engine, &op);
     }
-    assert_in_range(rig.store->calls - calls, 9, 30);
-    faulty_plan(rig.store, FAULT_NONE, 0, 0);
-    test_clocks_pass(&rig.clocks, 1001);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
-    rig_close(&rig);
+    assert_in_range(rig->store->calls - calls, 9, 30);
+    faulty_plan(rig->store, FAULT_NONE, 0, 0);
+    test_clocks_pass(&rig->clocks, 1001);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
 }
 
 static void
 what_was_not_sent_after_a_loss_is_not_said_to_be_lost(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op lost = op_begin("lost"), later = op_begin("later");
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    faulty_plan(rig.store, FAULT_LOST_NOT, 0, 1000000);
-    reply = ask(rig.engine, &lost);
+    faulty_plan(rig->store, FAULT_LOST_NOT, 0, 1000000);
+    reply = ask(rig->engine, &lost);
     assert_status(reply, IDEM_ERR_LOST);
     assert_non_null(strstr(reply.text, "cannot tell"));
-    reply = ask(rig.engine, &later);
+    reply = ask(rig->engine, &later);
     assert_status(reply, IDEM_ERR_UNAVAILABLE);
     assert_null(strstr(reply.text, "cannot tell"));
-    rig_close(&rig);
 }
 
 static void
 a_store_that_gives_no_reason_is_said_to_give_none(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op lost = op_begin("lost"), later = op_begin("later");
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    reply = lose_to(&rig, &lost, FAULT_LOST_NOT, NULL, FAULT_LOCKED);
+    reply = lose_to(rig, &lost, FAULT_LOST_NOT, NULL, FAULT_LOCKED);
     assert_status(reply, IDEM_ERR_LOST);
     assert_non_null(strstr(reply.text, "did not say"));
-    reply = ask(rig.engine, &later);
+    reply = ask(rig->engine, &later);
     assert_status(reply, IDEM_ERR_UNAVAILABLE);
     assert_non_null(strstr(reply.text, "did not say"));
-    rig_close(&rig);
+}
+
+/* ---- what a store says wrongly, or only in part ---------------------------
+ */
+
+static void
+a_load_whose_reply_is_lost_changed_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_get("a");
+
+    atomic_store(&rig->store->load_fails, IDEM_ERR_LOST);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_UNAVAILABLE);
+    atomic_store(&rig->store->load_fails, IDEM_OK);
+    test_clocks_pass(&rig->clocks, 1100);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_ABSENT);
+}
+
+static void
+a_record_of_a_newer_version_takes_no_other_along(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_get("a");
+
+    atomic_store(&rig->store->load_fails, IDEM_ERR_UNSUPPORTED);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_UNSUPPORTED);
+    /* The store answers, so the next one is not kept away from it. */
+    atomic_store(&rig->store->load_fails, IDEM_OK);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_ABSENT);
+}
+
+static void
+a_record_that_cannot_be_written_takes_no_other_along(void **state)
+{
+    struct rig *rig = *state;
+    static const char *const ids[] = {"a", "b", "c", "d", "e"};
+    struct reply replies[5];
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem_op op = op_begin("c");
+
+    idem__key(IDEM_TYPE_REQUEST, op.scope, op.id, key);
+    rig->store->unwritable = key;
+    for (int i = 0; i < 5; i++) {
+        op = op_begin(ids[i]);
+        put(rig->engine, &op, &replies[i]);
+    }
+    turn(rig->engine);
+    for (int i = 0; i < 5; i++) {
+        if (i == 2)
+            assert_status(replies[i], IDEM_ERR_CORRUPT);
+        else
+            assert_verdict(replies[i], IDEM_V_STARTED);
+    }
+}
+
+/* The store's contract says that such a swap counts as stored. */
+static void
+a_write_that_is_there_counts_although_its_repetition_is_refused(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a");
+    struct reply start;
+
+    rig->store->refuses_again = true;
+    faulty_plan(rig->store, FAULT_LOST_APPLIED, 0, 1);
+    start = ask(rig->engine, &op);
+    assert_verdict(start, IDEM_V_STARTED);
+    rig->store->refuses_again = false;
+    op = op_finish("a", start.fence, "R");
+    assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
+}
+
+static void
+a_write_that_was_not_stored_is_not_said_to_be_lost(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op first = op_begin("a"), second = op_begin("b");
+    struct reply one, two;
+
+    faulty_plan(rig->store, FAULT_SOME_LOST, 0, 1);
+    put(rig->engine, &first, &one);
+    put(rig->engine, &second, &two);
+    turn(rig->engine);
+    /* One was not stored; the other was lost, sent again, and then stored. */
+    if (one.status == IDEM_OK) {
+        assert_verdict(one, IDEM_V_STARTED);
+        assert_status(two, IDEM_ERR_UNAVAILABLE);
+    } else {
+        assert_status(one, IDEM_ERR_UNAVAILABLE);
+        assert_verdict(two, IDEM_V_STARTED);
+    }
+}
+
+/* Redis Cluster: another part may answer. */
+static void
+a_store_whose_parts_fail_separately_is_asked_for_every_op(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a");
+
+    faulty_plan(rig->store, FAULT_UNAVAILABLE, 0, 1);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_UNAVAILABLE);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+}
+
+static void
+a_store_whose_clock_cannot_be_read_is_not_opened(void **state)
+{
+    struct rig *rig = *state;
+    struct idem__engine_inner inner = {.driven = true};
+    struct faulty_store *store;
+    struct idem_engine *engine = NULL;
+    struct idem_error err;
+
+    store = faulty_open(FAULTY_REMOTE, rig->memory, &rig->lock);
+    store->faulty_now = true;
+    faulty_plan(store, FAULT_UNAVAILABLE, 0, 1);
+    inner.store = &store->base;
+    inner.clocks = &rig->clocks.clocks;
+    assert_int_equal(idem__engine_open(NULL, NULL, &inner, &engine, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_string_equal(err.text, "planned: no clock");
+    assert_null(engine);
 }
 
 /* REDEEM with a new token makes two writes, and only the second one fails. */
 static void
 what_is_redeemed_is_told_without_a_fresh_token_too(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("token");
     struct idem_answer answer = {0};
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
     op.verb = IDEM_ISSUE;
-    assert_verdict(ask(rig.engine, &op), IDEM_V_ISSUED);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_ISSUED);
     op.verb = IDEM_REDEEM;
-    faulty_plan(rig.store, FAULT_FULL, 1, 1000000);
-    assert_int_equal(idem__do_verb(rig.engine, &op, true, &answer, NULL),
+    faulty_plan(rig->store, FAULT_FULL, 1, 1000000);
+    assert_int_equal(idem__do_verb(rig->engine, &op, true, &answer, NULL),
                      IDEM_OK);
     assert_int_equal(answer.verdict, IDEM_V_REDEEMED);
     assert_int_equal(answer.record->id.len, 0);
     idem_answer_clear(&answer);
-    rig_close(&rig);
 }
 
 int
@@ -674,24 +749,44 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_may_fail_in_every_way),
         cmocka_unit_test(a_lost_write_is_sent_again_and_counts_once),
-        cmocka_unit_test(what_stays_lost_is_lost_for_all_who_depended_on_it),
-        cmocka_unit_test(a_lost_forget_spares_what_was_started_since),
+        rig_test(what_stays_lost_is_lost_for_all_who_depended_on_it,
+                 FAULTY_LOCAL),
+        rig_test(a_lost_forget_spares_what_was_started_since, FAULTY_REMOTE),
         cmocka_unit_test(lost_and_then_refused_for_sure_is_still_lost),
-        cmocka_unit_test(a_begin_that_was_lost_and_overtaken_is_decided_anew),
-        cmocka_unit_test(a_finish_that_was_lost_is_found_by_its_fence),
-        cmocka_unit_test(a_release_that_was_lost_and_overtaken_stays_lost),
-        cmocka_unit_test(parked_ones_outlast_a_store_that_is_away),
-        cmocka_unit_test(a_parked_one_whose_own_start_was_lost_is_told),
-        cmocka_unit_test(nobody_is_shown_a_fence_that_was_not_stored),
-        cmocka_unit_test(a_full_store_still_replays),
-        cmocka_unit_test(
-            who_needed_no_write_is_answered_although_the_write_failed),
-        cmocka_unit_test(a_damaged_record_takes_no_other_along),
-        cmocka_unit_test(a_record_that_others_always_write_is_given_up),
-        cmocka_unit_test(a_store_that_is_away_is_not_asked_for_every_op),
-        cmocka_unit_test(what_was_not_sent_after_a_loss_is_not_said_to_be_lost),
-        cmocka_unit_test(a_store_that_gives_no_reason_is_said_to_give_none),
-        cmocka_unit_test(what_is_redeemed_is_told_without_a_fresh_token_too),
+        rig_test(a_begin_that_was_lost_and_overtaken_is_decided_anew,
+                 FAULTY_REMOTE),
+        rig_test(a_finish_that_was_lost_is_found_by_its_fence, FAULTY_REMOTE),
+        rig_test(a_release_that_was_lost_and_overtaken_stays_lost,
+                 FAULTY_REMOTE),
+        rig_test(parked_ones_outlast_a_store_that_is_away, FAULTY_REMOTE),
+        rig_test(a_parked_one_whose_own_start_was_lost_is_told, FAULTY_LOCAL),
+        rig_test(nobody_is_shown_a_fence_that_was_not_stored, FAULTY_LOCAL),
+        rig_test(a_full_store_still_replays, FAULTY_LOCAL),
+        rig_test(who_needed_no_write_is_answered_although_the_write_failed,
+                 FAULTY_LOCAL),
+        rig_test(a_damaged_record_takes_no_other_along, FAULTY_LOCAL),
+        rig_test(a_record_that_others_always_write_is_given_up, FAULTY_REMOTE),
+        rig_test(a_store_that_is_away_is_not_asked_for_every_op, FAULTY_REMOTE),
+        rig_test(what_was_not_sent_after_a_loss_is_not_said_to_be_lost,
+                 FAULTY_REMOTE),
+        rig_test(a_store_that_gives_no_reason_is_said_to_give_none,
+                 FAULTY_REMOTE),
+        rig_test(a_load_whose_reply_is_lost_changed_nothing, FAULTY_REMOTE),
+        rig_test(a_record_of_a_newer_version_takes_no_other_along,
+                 FAULTY_REMOTE),
+        rig_test(a_record_that_cannot_be_written_takes_no_other_along,
+                 FAULTY_REMOTE),
+        rig_test(
+            a_write_that_is_there_counts_although_its_repetition_is_refused,
+            FAULTY_REMOTE),
+        rig_test(a_write_that_was_not_stored_is_not_said_to_be_lost,
+                 FAULTY_REMOTE),
+        rig_test(a_store_whose_parts_fail_separately_is_asked_for_every_op,
+                 FAULTY_PARTIAL),
+        rig_test(a_store_whose_clock_cannot_be_read_is_not_opened,
+                 FAULTY_REMOTE),
+        rig_test(what_is_redeemed_is_told_without_a_fresh_token_too,
+                 FAULTY_LOCAL),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

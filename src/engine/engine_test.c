@@ -5,6 +5,8 @@
 #include "../../tests/support/rig.h"
 #include "inner.h"
 
+#include <idem/idem.h>
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -144,19 +146,16 @@ absurd_options_are_refused(void **state)
 static void
 a_wrong_op_is_refused_at_the_door(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("");
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    assert_status(ask(rig.engine, &op), IDEM_ERR_INVALID);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_INVALID);
     op = op_finish("a", 0, "R");
-    assert_status(ask(rig.engine, &op), IDEM_ERR_INVALID);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_INVALID);
     op = op_begin("a");
     op.lease_ms = -5;
-    assert_status(ask(rig.engine, &op), IDEM_ERR_INVALID);
-    assert_int_equal(rig.store->calls, 0);
-    rig_close(&rig);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_INVALID);
+    assert_int_equal(rig->store->calls, 0);
 }
 
 /* ---- cancelling and closing --------------------------------------------- */
@@ -164,50 +163,45 @@ a_wrong_op_is_refused_at_the_door(void **state)
 static void
 a_cancelled_wait_is_answered_and_the_others_wait_on(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply start, gone, early, other;
     struct idem__stats stats;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_wait("a", 60000);
-    put(rig.engine, &op, &gone);
-    put(rig.engine, &op, &other);
-    turn(rig.engine);
-    idem_cancel(rig.engine, gone.ticket);
-    idem_cancel(rig.engine, 999999);
-    turn(rig.engine);
+    put(rig->engine, &op, &gone);
+    put(rig->engine, &op, &other);
+    turn(rig->engine);
+    idem_cancel(rig->engine, gone.ticket);
+    idem_cancel(rig->engine, 999999);
+    turn(rig->engine);
     assert_status(gone, IDEM_ERR_CLOSED);
     assert_false(other.done);
     /* Cancel it while it is still in the queue. */
-    put(rig.engine, &op, &early);
-    idem_cancel(rig.engine, early.ticket);
-    turn(rig.engine);
+    put(rig->engine, &op, &early);
+    idem_cancel(rig->engine, early.ticket);
+    turn(rig->engine);
     assert_status(early, IDEM_ERR_CLOSED);
     op = op_finish("a", start.fence, "R");
-    ask(rig.engine, &op);
+    ask(rig->engine, &op);
     assert_verdict(other, IDEM_V_REPLAY);
-    idem_cancel(rig.engine, other.ticket); /* too late: no effect */
-    turn(rig.engine);
+    idem_cancel(rig->engine, other.ticket); /* too late: no effect */
+    turn(rig->engine);
     assert_int_equal(other.times, 1);
-    idem__stats(rig.engine, &stats);
+    idem__stats(rig->engine, &stats);
     assert_int_equal(stats.parked, 0);
-    rig_close(&rig);
 }
 
 static void
 closing_commits_what_was_accepted_and_answers_everybody(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply waiting[3], accepted, seen;
     struct idem_engine *engine;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    engine = rig_engine(&rig, FAULTY_LOCAL, NULL, NULL);
+    engine = rig_engine(rig, FAULTY_LOCAL, NULL, NULL);
     ask(engine, &op);
     op = op_wait("a", 60000);
     for (int i = 0; i < 3; i++)
@@ -224,10 +218,9 @@ closing_commits_what_was_accepted_and_answers_everybody(void **state)
     }
     assert_verdict(accepted, IDEM_V_STARTED);
     op = op_get("b");
-    seen = ask(rig.engine, &op);
+    seen = ask(rig->engine, &op);
     assert_verdict(seen, IDEM_V_RECORD);
     assert_int_equal(seen.fence, accepted.fence);
-    rig_close(&rig);
 }
 
 static void *
@@ -521,18 +514,365 @@ figures_come_from_the_store(void **state)
     assert_true(records == 1);
     idem_close(engine);
 }
+
+/* ---- what is refused at the door ------------------------------------------
+ */
+
+static void
+a_scope_may_require_fingerprints(void **state)
+{
+    static const uint8_t print[IDEM_FINGERPRINT_LEN] = {1};
+    static const struct {
+        const char *scope;
+        bool required;
+    } cases[] = {{"shop", true},  {"pay-card", true}, {"pay-", true},
+                 {"pay", false},  {"sho", false},     {"shops", false},
+                 {"mail", false}, {"z", true}};
+    struct idem_options options = {.require_fingerprint = "shop, pay-*,,z "};
+    struct idem_op op;
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        op = op_begin("a");
+        op.scope = idem_text(cases[i].scope);
+        reply = ask(rig.engine, &op);
+        if (!cases[i].required) {
+            assert_verdict(reply, IDEM_V_STARTED);
+            continue;
+        }
+        assert_status(reply, IDEM_ERR_INVALID);
+        assert_non_null(strstr(reply.text, "requires a fingerprint"));
+        op.verb = IDEM_GET; /* only a start needs one */
+        assert_verdict(ask(rig.engine, &op), IDEM_V_ABSENT);
+        op.verb = IDEM_BEGIN;
+        op.fingerprint = print;
+        assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    }
+    rig_close(&rig);
+}
+
+static void
+a_store_that_may_forget_refuses_what_never_runs_twice(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    rig.store->base.forgets = true;
+    reply = ask(rig.engine, &op);
+    assert_status(reply, IDEM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(reply.text, "strict requests: make them loose"));
+    op.mode = IDEM_LOOSE;
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    op = op_begin("b");
+    op.verb = IDEM_SETTLE;
+    reply = ask(rig.engine, &op);
+    assert_status(reply, IDEM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(reply.text, "refuses SETTLE: use a store"));
+    op = op_lock("w", "me", 0);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    op.type = IDEM_TYPE_WORKER;
+    reply = ask(rig.engine, &op);
+    assert_status(reply, IDEM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(reply.text, "refuses ids: use a store"));
+    rig_close(&rig);
+}
+
+static void
+a_result_that_is_too_large_is_dropped_and_a_note_refused(void **state)
+{
+    static char large[3000];
+    struct idem_options options = {.max_result = 2000};
+    struct idem_op op = op_begin("a");
+    struct reply reply;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    memset(large, 'x', sizeof(large));
+    op.verb = IDEM_SETTLE;
+    op.outcome = IDEM_STATE_SUCCEEDED;
+    op.result = (struct idem_bytes){large, sizeof(large)};
+    assert_verdict(ask(rig.engine, &op), IDEM_V_SETTLED);
+    op = op_begin("a");
+    reply = ask(rig.engine, &op);
+    assert_verdict(reply, IDEM_V_REPLAY);
+    assert_string_equal(reply.result, "");
+    op = op_lock("l", "me", 0);
+    op.result = (struct idem_bytes){large, sizeof(large)};
+    reply = ask(rig.engine, &op);
+    assert_status(reply, IDEM_ERR_INVALID);
+    assert_non_null(strstr(reply.text, "a note of 3000 bytes is too large"));
+    rig_close(&rig);
+}
+
+static void
+a_server_cannot_be_driven(void **state)
+{
+    struct idem__engine_inner inner = {.driven = true};
+    struct idem_engine *engine = NULL;
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(
+        idem__engine_open("idem+unix:/nowhere", NULL, &inner, &engine, &err),
+        IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "cannot be driven"));
+    assert_null(engine);
+}
+
+/* ---- drivers that wait ----------------------------------------------------
+ */
+
+static void
+a_driver_that_waits_takes_turns_until_its_wait_is_over(void **state)
+{
+    struct idem__engine_inner inner = {.driven = true};
+    struct idem_op op = op_begin("a");
+    struct idem_engine *engine;
+    struct idem_answer answer;
+    int64_t began_us = idem__system_boot_us();
+
+    (void)state;
+    assert_int_equal(idem__engine_open("memory:", NULL, &inner, &engine, NULL),
+                     IDEM_OK);
+    turn(engine);
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+    idem_answer_clear(&answer);
+    op = op_wait("a", 30);
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_BUSY);
+    assert_true(idem__system_boot_us() - began_us >= 30000);
+    idem_answer_clear(&answer);
+    idem_close(engine);
+}
+
+struct rude {
+    struct idem_engine *engine;
+    enum idem_status done, scanned;
+};
+
+static void
+wait_in_a_callback(void *arg, enum idem_status status,
+                   const struct idem_answer *answer,
+                   const struct idem_error *err)
+{
+    struct rude *rude = arg;
+    struct idem_cursor cursor = {"0"};
+    struct listing none = {0, 0};
+    struct idem_op op = op_get("b");
+    struct idem_answer mine;
+
+    (void)answer;
+    (void)err;
+    assert_int_equal(status, IDEM_OK);
+    rude->done = idem_do(rude->engine, &op, &mine, NULL);
+    rude->scanned =
+        idem_scan(rude->engine, NULL, &cursor, 10, count_record, &none, NULL);
+}
+
+static void
+a_callback_of_a_driver_must_not_wait_either(void **state)
+{
+    struct rude rude = {.done = IDEM_OK};
+    struct idem_op op = op_begin("a");
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    turn(rig.engine);
+    rude.engine = rig.engine;
+    assert_int_equal(
+        idem_submit(rig.engine, &op, wait_in_a_callback, &rude, NULL, NULL),
+        IDEM_OK);
+    turn(rig.engine);
+    assert_int_equal(rude.done, IDEM_ERR_INVALID);
+    assert_int_equal(rude.scanned, IDEM_ERR_INVALID);
+    rig_close(&rig);
+}
+
+/* ---- lists ----------------------------------------------------------------
+ */
+
+struct waiters {
+    enum idem_status status;
+    size_t count;
+    char owners[8][8];
+    int64_t began_ms, waits_ms;
+};
+
+static void
+note_waiters(void *arg, enum idem_status status,
+             const struct idem_record *records, size_t count,
+             const struct idem_cursor *next, const struct idem_error *err)
+{
+    struct waiters *waiters = arg;
+
+    (void)err;
+    waiters->status = status;
+    waiters->count = count;
+    assert_string_equal(next->text, "0");
+    for (size_t i = 0; i < count; i++) {
+        snprintf(waiters->owners[i], sizeof(waiters->owners[i]), "%.*s",
+                 (int)records[i].subject.len,
+                 (const char *)records[i].subject.data);
+        assert_memory_equal(records[i].id.data, "l", 1);
+        waiters->began_ms = records[i].created;
+        waiters->waits_ms = records[i].expires - records[i].created;
+    }
+}
+
+static void
+those_who_wait_for_a_lock_are_listed_in_their_order(void **state)
+{
+    static const char *const owners[] = {"o1", "o2", "o3"};
+    struct reply replies[4];
+    struct waiters waiters;
+    struct idem__stats stats;
+    struct idem_op op;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    op = op_lock("l", "holder", 0);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    op = op_begin("a");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    op = op_wait("a", 60000); /* waits, but not for a lock */
+    put(rig.engine, &op, &replies[3]);
+    for (int i = 0; i < 3; i++) {
+        op = op_lock("l", owners[i], 60000);
+        put(rig.engine, &op, &replies[i]);
+    }
+    turn(rig.engine);
+    idem__stats(rig.engine, &stats);
+    assert_int_equal(stats.locks_waiting, 3);
+    test_clocks_pass(&rig.clocks, 5000);
+    for (size_t most = 1; most <= 10; most += 1) {
+        memset(&waiters, 0, sizeof(waiters));
+        assert_int_equal(idem__waiters_submit(rig.engine, most, note_waiters,
+                                              &waiters, NULL),
+                         IDEM_OK);
+        turn(rig.engine);
+        assert_int_equal(waiters.status, IDEM_OK);
+        assert_int_equal(waiters.count, most < 3 ? most : 3);
+        for (size_t i = 0; i < waiters.count; i++)
+            assert_string_equal(waiters.owners[i], owners[i]);
+        assert_int_equal(waiters.waits_ms, 60000);
+        idem__stats(rig.engine, &stats);
+        assert_int_equal(stats.now_ms - waiters.began_ms, 5000);
+    }
+    rig_close(&rig);
+}
+
+static void
+a_scan_without_a_cursor_begins_at_the_start(void **state)
+{
+    struct idem_filter wrong = {0};
+    struct idem_cursor cursor = {""};
+    struct listing all = {0, 0};
+    struct idem_op op = op_begin("a");
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    turn(rig.engine);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    assert_int_equal(
+        idem_scan(rig.engine, NULL, &cursor, 1000000, count_record, &all, NULL),
+        IDEM_OK);
+    assert_int_equal(all.seen, 1);
+    assert_string_equal(cursor.text, "0");
+    wrong.room[0] = 1; /* a member that a newer program knows */
+    assert_int_equal(
+        idem_scan(rig.engine, &wrong, &cursor, 10, count_record, &all, NULL),
+        IDEM_ERR_UNSUPPORTED);
+    rig_close(&rig);
+}
+
+struct figures {
+    double started, invalid, batches, writes, now_ms, records;
+    int count;
+};
+
+static void
+note_all_figures(void *arg, const char *name, double value)
+{
+    struct figures *figures = arg;
+    struct {
+        const char *name;
+        double *to;
+    } wanted[] = {{"verdict_started", &figures->started},
+                  {"error_invalid", &figures->invalid},
+                  {"batches", &figures->batches},
+                  {"batched_writes", &figures->writes},
+                  {"now_ms", &figures->now_ms},
+                  {"memory_records", &figures->records}};
+
+    figures->count++;
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        if (strcmp(name, wanted[i].name) == 0)
+            *wanted[i].to = value;
+    }
+}
+
+static void
+figures_count_verdicts_errors_and_batches(void **state)
+{
+    struct figures figures = {0};
+    struct idem_op op = op_begin("a");
+    struct idem_engine *engine;
+    struct idem_answer answer;
+
+    (void)state;
+    assert_int_equal(idem_version_number(), IDEM_VERSION_NUMBER);
+    assert_string_equal(idem_version(), IDEM_VERSION);
+    assert_int_equal(idem_open("memory:", NULL, &engine, NULL), IDEM_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_OK);
+        idem_answer_clear(&answer);
+        op = op_begin("b");
+    }
+    op.id.len = 0;
+    assert_int_equal(idem_do(engine, &op, &answer, NULL), IDEM_ERR_INVALID);
+    idem_figures(engine, note_all_figures, &figures);
+    assert_true(figures.started == 2 && figures.invalid == 1);
+    assert_true(figures.batches == 2 && figures.writes == 2);
+    assert_true(figures.records == 2);
+    assert_true(figures.now_ms > 1.6e12);
+    assert_true(figures.count >= IDEM__VERDICT_COUNT + IDEM__STATUS_COUNT);
+    idem_close(engine);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_scope_may_require_fingerprints),
+        cmocka_unit_test(a_store_that_may_forget_refuses_what_never_runs_twice),
+        cmocka_unit_test(
+            a_result_that_is_too_large_is_dropped_and_a_note_refused),
+        cmocka_unit_test(a_server_cannot_be_driven),
+        cmocka_unit_test(
+            a_driver_that_waits_takes_turns_until_its_wait_is_over),
+        cmocka_unit_test(a_callback_of_a_driver_must_not_wait_either),
+        cmocka_unit_test(those_who_wait_for_a_lock_are_listed_in_their_order),
+        cmocka_unit_test(a_scan_without_a_cursor_begins_at_the_start),
+        cmocka_unit_test(figures_count_verdicts_errors_and_batches),
         cmocka_unit_test(a_full_crowd_answers_busy_at_once),
         cmocka_unit_test(a_crowded_key_and_a_crowded_scope_are_busy_at_once),
         cmocka_unit_test(a_full_queue_refuses_at_the_door),
         cmocka_unit_test(absurd_options_are_refused),
-        cmocka_unit_test(a_wrong_op_is_refused_at_the_door),
-        cmocka_unit_test(a_cancelled_wait_is_answered_and_the_others_wait_on),
-        cmocka_unit_test(
-            closing_commits_what_was_accepted_and_answers_everybody),
+        rig_test(a_wrong_op_is_refused_at_the_door, FAULTY_LOCAL),
+        rig_test(a_cancelled_wait_is_answered_and_the_others_wait_on,
+                 FAULTY_LOCAL),
+        rig_test(closing_commits_what_was_accepted_and_answers_everybody,
+                 FAULTY_LOCAL),
         cmocka_unit_test(closing_answers_threads_that_wait),
         cmocka_unit_test(a_thousand_duplicates_at_once_are_one_execution),
         cmocka_unit_test(a_callback_that_would_wait_gets_an_error_instead),

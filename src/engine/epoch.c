@@ -335,7 +335,10 @@ idem__epoch_check(struct idem_engine *engine, bool now)
         accept(engine);
         mark(engine);
     }
-    return !epoch->unsure;
+    /* Once it is known that the store went back, the mark is not written any
+     * more, and only what could run twice is refused. */
+    return !epoch->unsure ||
+           atomic_load_explicit(&engine->rolled_back, memory_order_relaxed);
 }
 
 int64_t
@@ -358,10 +361,8 @@ idem__epoch_tend(struct idem_engine *engine)
 
     if (idem__boot_us(engine) < idem__epoch_due_us(engine))
         return;
-    if (idem__time_update(engine, NULL) == IDEM_OK)
-        mark(engine);
-    else
-        epoch->unsure = true;
+    idem__time_update(engine);
+    mark(engine);
     epoch->marked_us = idem__boot_us(engine); /* also after a failure */
 }
 

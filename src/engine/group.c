@@ -18,9 +18,9 @@
 #define LOST_TTL_MS (INT64_C(24) * 3600 * 1000)
 #define LOCKED_PATIENCE_US 40000
 
-int64_t
-idem__retry_after_ms(const struct idem_record *record,
-                     const struct idem_now *now)
+/* How long the caller of a busy record should wait before it retries. */
+static int64_t
+retry_after_ms(const struct idem_record *record, const struct idem_now *now)
 {
     int64_t left_ms = record->lease_until - now->early_ms;
     int64_t watch_ms = record->lease_until - record->updated - now->up_ms;
@@ -50,7 +50,7 @@ fill_answer(struct idem__job *job, enum idem_verdict verdict,
     answer->memory = NULL;
     answer->retry_after_ms = 0;
     if (record && verdict == IDEM_V_BUSY)
-        answer->retry_after_ms = idem__retry_after_ms(record, now);
+        answer->retry_after_ms = retry_after_ms(record, now);
     if (record && shows_record(verdict) && !idem__record_expired(record, now))
         job->told = *record;
     else
@@ -430,6 +430,8 @@ idem__group_stored(struct idem_engine *engine, struct idem__group *group)
         idem__recent_note(engine, group->key, group->record);
         if (group->record)
             idem__time_wrote(engine, group->record);
+    } else if (!group->shut) {
+        idem__recent_read(engine, group->key, &group->stored);
     }
     drop_jobs(engine, group->first);
     drop_jobs(engine, woken);

@@ -19,6 +19,8 @@
  * at least this time. */
 #define SHORTEST_LOOK_US 1000
 #define LOCKED_LOOK_US 4000
+#define SOON_US 5000      /* the shortest poll interval of a young wait ... */
+#define SOON_CROWDS 64    /* ... unless there are more keys to poll */
 #define MAX_LOOK_TIMES 20 /* poll_ms times this is the longest interval */
 
 static struct idem__crowd *
@@ -102,6 +104,7 @@ make_crowd(struct idem_engine *engine, const struct idem__job *job)
         return NULL;
     memcpy(crowd->key, job->key, IDEM_KEY_LEN);
     crowd->timer.kind = IDEM__TIMER_LOOK;
+    crowd->since_us = engine->boot_now_us;
     crowd->scope = take_scope(engine, job->op.scope);
     if (!crowd->scope || !idem__map_add(&engine->parked.crowds, &crowd->link,
                                         idem__key_hash(job->key))) {
@@ -228,6 +231,23 @@ idem__crowd_take(struct idem_engine *engine, struct idem__job *job)
     engine->parked.locks -= job->op.verb == IDEM_LOCK;
 }
 
+/* If the store cannot notify, look sooner while the wait is young, because most
+ * requests are short. So a caller waits at most an eighth longer than it
+ * has to, or one poll interval. */
+static int64_t
+poll_us(const struct idem_engine *engine, const struct idem__crowd *crowd)
+{
+    int64_t most_us = engine->options.poll_ms * 1000;
+    int64_t soon_us = (engine->boot_now_us - crowd->since_us) / 8;
+
+    if (engine->store->type->local || crowd->watched ||
+        engine->parked.crowds.count > SOON_CROWDS)
+        return most_us;
+    if (soon_us < SOON_US)
+        soon_us = SOON_US;
+    return soon_us < most_us ? soon_us : most_us;
+}
+
 /* The time until the next look. It doubles each time while the store notifies
  * changes. */
 static int64_t
@@ -239,7 +259,7 @@ look_us(const struct idem_engine *engine, struct idem__crowd *crowd)
         crowd->look_times *= 2;
     else
         crowd->look_times = MAX_LOOK_TIMES;
-    return engine->options.poll_ms * 1000 * crowd->look_times;
+    return poll_us(engine, crowd) * crowd->look_times;
 }
 
 void

@@ -59,83 +59,74 @@ crowd_waiting(void)
 static void
 a_finish_wakes_the_whole_crowd_in_its_own_turn(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), rest = op_wait("a", 30000);
     struct idem__stats stats;
     struct reply start, done;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    start = park_crowd(&rig, &op, &rest);
-    idem__stats(rig.engine, &stats);
+    start = park_crowd(rig, &op, &rest);
+    idem__stats(rig->engine, &stats);
     assert_int_equal(stats.parked, CROWD);
     op = op_finish("a", start.fence, "R");
-    put(rig.engine, &op, &done);
-    idem__engine_turn(rig.engine);
+    put(rig->engine, &op, &done);
+    idem__engine_turn(rig->engine);
     assert_verdict(done, IDEM_V_OK);
     assert_int_equal(crowd_count(IDEM_V_REPLAY), CROWD);
     for (int i = 0; i < CROWD; i++)
         assert_string_equal(crowd[i].result, "R");
-    idem__stats(rig.engine, &stats);
+    idem__stats(rig->engine, &stats);
     assert_int_equal(stats.parked, 0);
-    rig_close(&rig);
 }
 
 static void
 a_release_starts_exactly_the_first_of_the_crowd(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), rest = op_wait("a", 30000);
     struct reply start;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    start = park_crowd(&rig, &op, &rest);
+    start = park_crowd(rig, &op, &rest);
     op = op_release("a", start.fence);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     assert_verdict(crowd[0], IDEM_V_STARTED);
     assert_true(crowd[0].fence > start.fence);
     assert_int_equal(crowd_waiting(), CROWD - 1);
     op = op_finish("a", crowd[0].fence, "second");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     assert_int_equal(crowd_count(IDEM_V_REPLAY), CROWD - 1);
-    rig_close(&rig);
 }
 
 static void
 locks_are_handed_on_in_the_order_they_were_asked_for(void **state)
 {
+    struct rig *rig = *state;
     struct reply replies[20], held;
     char owners[20][8];
     struct idem_op op = op_lock("l", "first", 0);
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    held = ask(rig.engine, &op);
+    held = ask(rig->engine, &op);
     for (int i = 0; i < 20; i++) {
         snprintf(owners[i], sizeof(owners[i]), "o%d", i);
         op = op_lock("l", owners[i], 60000);
-        put(rig.engine, &op, &replies[i]);
+        put(rig->engine, &op, &replies[i]);
     }
-    turn(rig.engine);
+    turn(rig->engine);
     for (int i = 0; i < 20; i++) {
         struct reply late;
 
         /* A caller that comes with the unlock is behind those that already
          * wait. */
         op = op_unlock("l", held.fence);
-        put(rig.engine, &op, &held);
+        put(rig->engine, &op, &held);
         op = op_lock("l", "late", 0);
-        put(rig.engine, &op, &late);
-        turn(rig.engine);
+        put(rig->engine, &op, &late);
+        turn(rig->engine);
         assert_verdict(held, IDEM_V_OK);
         assert_verdict(late, IDEM_V_BUSY);
         assert_verdict(replies[i], IDEM_V_STARTED);
         assert_true(i == 19 || !replies[i + 1].done);
         held = replies[i];
     }
-    rig_close(&rig);
 }
 
 static void
@@ -170,118 +161,106 @@ a_wait_that_is_over_is_busy(void **state)
 static void
 a_strict_lease_that_ends_leaves_the_crowd_in_doubt(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), rest = op_wait("a", 60000);
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
     op.lease_ms = 5000;
-    park_crowd(&rig, &op, &rest);
-    assert_in_range(idem__engine_due_ms(rig.engine), 4990, 5010);
-    test_clocks_pass(&rig.clocks, 4990);
-    turn(rig.engine);
+    park_crowd(rig, &op, &rest);
+    assert_in_range(idem__engine_due_ms(rig->engine), 4990, 5010);
+    test_clocks_pass(&rig->clocks, 4990);
+    turn(rig->engine);
     assert_int_equal(crowd_waiting(), CROWD);
-    test_clocks_pass(&rig.clocks, 20);
-    turn(rig.engine);
+    test_clocks_pass(&rig->clocks, 20);
+    turn(rig->engine);
     assert_int_equal(crowd_count(IDEM_V_DOUBT), CROWD);
-    rig_close(&rig);
 }
 
 static void
 a_loose_lease_that_ends_starts_one_of_the_crowd(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), rest = op_wait("a", 60000);
     struct reply start;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
     op.lease_ms = rest.lease_ms = 5000;
     op.mode = rest.mode = IDEM_LOOSE;
-    start = park_crowd(&rig, &op, &rest);
-    test_clocks_pass(&rig.clocks, 5010);
-    turn(rig.engine);
+    start = park_crowd(rig, &op, &rest);
+    test_clocks_pass(&rig->clocks, 5010);
+    turn(rig->engine);
     assert_verdict(crowd[0], IDEM_V_STARTED);
     assert_true(crowd[0].fence > start.fence);
     assert_int_equal(crowd_waiting(), CROWD - 1);
     /* The client that lost the claim changes nothing. */
     op = op_finish("a", start.fence, "late");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_STALE);
-    test_clocks_pass(&rig.clocks, 5010);
-    turn(rig.engine);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STALE);
+    test_clocks_pass(&rig->clocks, 5010);
+    turn(rig->engine);
     assert_verdict(crowd[1], IDEM_V_STARTED);
     assert_int_equal(crowd_waiting(), CROWD - 2);
-    rig_close(&rig);
+    op = op_finish("a", crowd[1].fence, "second");
+    assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
+    assert_int_equal(crowd_waiting(), 0);
 }
 
 static void
 a_renewed_lease_keeps_the_crowd_waiting(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a"), rest = op_wait("a", 60000);
     struct reply start;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
     op.lease_ms = 5000;
-    start = park_crowd(&rig, &op, &rest);
+    start = park_crowd(rig, &op, &rest);
     for (int i = 0; i < 5; i++) {
-        test_clocks_pass(&rig.clocks, 3000);
+        test_clocks_pass(&rig->clocks, 3000);
         op = op_renew("a", start.fence, 5000);
-        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+        assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
         assert_int_equal(crowd_waiting(), CROWD);
     }
-    test_clocks_pass(&rig.clocks, 5010);
-    turn(rig.engine);
+    test_clocks_pass(&rig->clocks, 5010);
+    turn(rig->engine);
     assert_int_equal(crowd_count(IDEM_V_DOUBT), CROWD);
-    rig_close(&rig);
 }
 
 static void
 a_parked_one_with_another_request_is_told_so(void **state)
 {
+    struct rig *rig = *state;
     static const uint8_t prints[2][IDEM_FINGERPRINT_LEN] = {{1}, {2}};
     struct idem_op op = op_begin("a");
     struct reply start, same, other;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    start = ask(rig.engine, &op); /* without a fingerprint */
+    start = ask(rig->engine, &op); /* without a fingerprint */
     op = op_wait("a", 60000);
     op.fingerprint = prints[0];
-    put(rig.engine, &op, &same);
+    put(rig->engine, &op, &same);
     op.fingerprint = prints[1];
-    put(rig.engine, &op, &other);
-    turn(rig.engine);
+    put(rig->engine, &op, &other);
+    turn(rig->engine);
     assert_false(same.done || other.done);
     op = op_release("a", start.fence);
-    ask(rig.engine, &op);
+    ask(rig->engine, &op);
     assert_verdict(same, IDEM_V_STARTED);
     assert_verdict(other, IDEM_V_MISMATCH);
     assert_int_equal(other.fence, 0);
-    rig_close(&rig);
 }
 
 static void
 a_wait_and_the_finish_may_share_a_batch(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply start, waiting, done;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_wait("a", 60000);
-    put(rig.engine, &op, &waiting);
+    put(rig->engine, &op, &waiting);
     op = op_finish("a", start.fence, "R");
-    put(rig.engine, &op, &done);
-    idem__engine_turn(rig.engine);
+    put(rig->engine, &op, &done);
+    idem__engine_turn(rig->engine);
     assert_verdict(done, IDEM_V_OK);
     assert_verdict(waiting, IDEM_V_REPLAY);
     assert_string_equal(waiting.result, "R");
-    rig_close(&rig);
 }
 
 static void
@@ -319,26 +298,64 @@ a_wait_and_a_lease_may_end_at_once(void **state)
 static void
 who_waits_comes_before_who_arrives_when_another_engine_frees(void **state)
 {
+    struct rig *rig = *state;
     struct idem_engine *other;
     struct idem_op op = op_lock("l", "holder", 0);
     struct reply held, waiting, late;
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    other = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
+    other = rig_engine(rig, FAULTY_REMOTE, NULL, NULL);
     held = ask(other, &op);
     op = op_lock("l", "waits", 60000);
-    put(rig.engine, &op, &waiting);
-    turn(rig.engine);
+    put(rig->engine, &op, &waiting);
+    turn(rig->engine);
     op = op_unlock("l", held.fence);
     assert_verdict(ask(other, &op), IDEM_V_OK);
     op = op_lock("l", "late", 0);
-    late = ask(rig.engine, &op);
+    late = ask(rig->engine, &op);
     assert_verdict(late, IDEM_V_BUSY);
     assert_verdict(waiting, IDEM_V_STARTED);
     idem_close(other);
-    rig_close(&rig);
+}
+
+static void
+a_young_wait_on_a_store_that_cannot_notify_is_polled_soon(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_engine *other;
+    struct idem_op op = op_begin("a");
+    struct reply start, waiting;
+
+    other = rig_engine(rig, FAULTY_REMOTE, NULL, NULL);
+    op.lease_ms = 60000;
+    start = ask(other, &op);
+    op = op_wait("a", 60000);
+    put(rig->engine, &op, &waiting);
+    turn(rig->engine);
+    op = op_finish("a", start.fence, "R");
+    ask(other, &op);
+    test_clocks_pass(&rig->clocks, 6);
+    turn(rig->engine);
+    assert_verdict(waiting, IDEM_V_REPLAY);
+
+    op = op_begin("b");
+    op.lease_ms = 60000;
+    start = ask(other, &op);
+    op = op_wait("b", 60000);
+    put(rig->engine, &op, &waiting);
+    turn(rig->engine);
+    for (int i = 0; i < 40; i++) {
+        test_clocks_pass(&rig->clocks, 50);
+        turn(rig->engine);
+    }
+    op = op_finish("b", start.fence, "R");
+    ask(other, &op);
+    test_clocks_pass(&rig->clocks, 20);
+    turn(rig->engine);
+    assert_false(waiting.done); /* for long, so at the usual interval */
+    test_clocks_pass(&rig->clocks, 31);
+    turn(rig->engine);
+    assert_verdict(waiting, IDEM_V_REPLAY);
+    idem_close(other);
 }
 
 static void
@@ -375,61 +392,62 @@ waits_end_also_when_the_queue_is_never_empty(void **state)
 static void
 large_replays_make_smaller_batches(void **state)
 {
+    struct rig *rig = *state;
     enum { LARGE = 1000 * 1000, COUNT = 40 };
     static struct reply replies[COUNT];
     char *bytes = calloc(1, LARGE);
     struct idem_op op = op_begin("large");
     struct reply start;
-    struct rig rig;
     char id[16];
 
-    (void)state;
-    rig_open(&rig, FAULTY_LOCAL, NULL);
     memset(bytes, 'x', LARGE);
     for (int i = 0; i < COUNT; i++) {
         snprintf(id, sizeof(id), "large%d", i);
         op = op_begin(id);
-        start = ask(rig.engine, &op);
+        start = ask(rig->engine, &op);
         op = op_finish(id, start.fence, "");
         op.result = (struct idem_bytes){bytes, LARGE};
-        assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+        assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     }
     for (int round = 0; round < 10; round++) {
         for (int i = 0; i < COUNT; i++) {
             snprintf(id, sizeof(id), "large%d", i);
             op = op_begin(id);
-            put(rig.engine, &op, &replies[i]);
+            put(rig->engine, &op, &replies[i]);
         }
-        turn(rig.engine);
+        turn(rig->engine);
         for (int i = 0; i < COUNT; i++)
             assert_verdict(replies[i], IDEM_V_REPLAY);
     }
-    assert_in_range(rig.engine->batch.limit, 16, 64);
+    assert_in_range(rig->engine->batch.limit, 16, 64);
     op = op_get("small");
     for (int i = 0; i < 10; i++)
-        ask(rig.engine, &op);
-    assert_int_equal(rig.engine->batch.limit, 1024);
+        ask(rig->engine, &op);
+    assert_int_equal(rig->engine->batch.limit, 1024);
     free(bytes);
-    rig_close(&rig);
 }
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_finish_wakes_the_whole_crowd_in_its_own_turn),
-        cmocka_unit_test(a_release_starts_exactly_the_first_of_the_crowd),
-        cmocka_unit_test(locks_are_handed_on_in_the_order_they_were_asked_for),
+        rig_test(a_finish_wakes_the_whole_crowd_in_its_own_turn, FAULTY_LOCAL),
+        rig_test(a_release_starts_exactly_the_first_of_the_crowd, FAULTY_LOCAL),
+        rig_test(locks_are_handed_on_in_the_order_they_were_asked_for,
+                 FAULTY_LOCAL),
         cmocka_unit_test(a_wait_that_is_over_is_busy),
-        cmocka_unit_test(a_strict_lease_that_ends_leaves_the_crowd_in_doubt),
-        cmocka_unit_test(a_loose_lease_that_ends_starts_one_of_the_crowd),
-        cmocka_unit_test(a_renewed_lease_keeps_the_crowd_waiting),
-        cmocka_unit_test(a_parked_one_with_another_request_is_told_so),
-        cmocka_unit_test(a_wait_and_the_finish_may_share_a_batch),
+        rig_test(a_strict_lease_that_ends_leaves_the_crowd_in_doubt,
+                 FAULTY_LOCAL),
+        rig_test(a_loose_lease_that_ends_starts_one_of_the_crowd, FAULTY_LOCAL),
+        rig_test(a_renewed_lease_keeps_the_crowd_waiting, FAULTY_LOCAL),
+        rig_test(a_parked_one_with_another_request_is_told_so, FAULTY_LOCAL),
+        rig_test(a_wait_and_the_finish_may_share_a_batch, FAULTY_LOCAL),
         cmocka_unit_test(a_wait_and_a_lease_may_end_at_once),
-        cmocka_unit_test(
-            who_waits_comes_before_who_arrives_when_another_engine_frees),
+        rig_test(who_waits_comes_before_who_arrives_when_another_engine_frees,
+                 FAULTY_REMOTE),
+        rig_test(a_young_wait_on_a_store_that_cannot_notify_is_polled_soon,
+                 FAULTY_REMOTE),
         cmocka_unit_test(waits_end_also_when_the_queue_is_never_empty),
-        cmocka_unit_test(large_replays_make_smaller_batches),
+        rig_test(large_replays_make_smaller_batches, FAULTY_LOCAL),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

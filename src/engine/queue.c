@@ -171,7 +171,7 @@ idem__on_own_thread(const struct idem_engine *engine)
                pthread_self());
 }
 
-/* The caller holds the lock during the whole call. After it is released, the
+/* The caller holds the lock during the whole call. After it is unlocked, the
  * item may already be answered and the engine closed. */
 static void
 append(struct idem_engine *engine, struct idem__item *item)
@@ -341,12 +341,12 @@ idem_submit(struct idem_engine *engine, const struct idem_op *op,
             idem_done_fn *done, void *arg, uint64_t *ticket,
             struct idem_error *err)
 {
-    return idem__submit(engine, op, IDEM__STEP_LAST, done, arg, ticket, err);
+    return idem__submit(engine, op, IDEM__PART_LAST, done, arg, ticket, err);
 }
 
 enum idem_status
 idem__submit(struct idem_engine *engine, const struct idem_op *op,
-             enum idem__step step, idem_done_fn *done, void *arg,
+             enum idem__part part, idem_done_fn *done, void *arg,
              uint64_t *ticket, struct idem_error *err)
 {
     struct idem_op checked = *op;
@@ -372,8 +372,8 @@ idem__submit(struct idem_engine *engine, const struct idem_op *op,
         return refuse(engine, IDEM_ERR_MEMORY, err, "out of memory");
     job->done = done;
     job->arg = arg;
-    job->step = step;
-    if (step == IDEM__STEP_LOOK)
+    job->part = part;
+    if (part == IDEM__PART_LOOK)
         job->op.verb = IDEM_GET;
     if (checked.wait_ms > 0 &&
         (checked.verb == IDEM_BEGIN || checked.verb == IDEM_LOCK))
@@ -389,18 +389,50 @@ idem__submit(struct idem_engine *engine, const struct idem_op *op,
                       : "too many operations are waiting: try again later");
 }
 
-void
-idem_cancel(struct idem_engine *engine, uint64_t ticket)
+/* NULL if memory has run out and all spare ones are waiting. */
+static struct idem__cancel *
+make_cancel(struct idem__queue *queue)
 {
     struct idem__cancel *cancel = calloc(1, sizeof(*cancel));
 
-    /* If memory runs out, the operation stays parked until its wait ends. */
+    if (cancel)
+        return cancel;
+    pthread_mutex_lock(&queue->lock);
+    for (size_t i = 0; !cancel && i < IDEM__SPARE_CANCELS; i++) {
+        if (queue->spares_used >> i & 1)
+            continue;
+        queue->spares_used |= UINT64_C(1) << i;
+        cancel = &queue->spares[i];
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return cancel;
+}
+
+void
+idem__cancel_drop(struct idem__queue *queue, struct idem__cancel *cancel)
+{
+    if (cancel < queue->spares ||
+        cancel >= queue->spares + IDEM__SPARE_CANCELS) {
+        free(cancel);
+        return;
+    }
+    pthread_mutex_lock(&queue->lock);
+    queue->spares_used &= ~(UINT64_C(1) << (cancel - queue->spares));
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void
+idem_cancel(struct idem_engine *engine, uint64_t ticket)
+{
+    struct idem__cancel *cancel = make_cancel(&engine->queue);
+
+    /* Without one, the operation stays parked until its wait ends. */
     if (!cancel)
         return;
     cancel->item.kind = IDEM__ITEM_CANCEL;
     cancel->ticket = ticket;
     if (!idem__queue_put(engine, &cancel->item))
-        free(cancel);
+        idem__cancel_drop(&engine->queue, cancel);
 }
 
 void
@@ -413,7 +445,7 @@ idem__job_answer(struct idem_engine *engine, struct idem__job *job,
 
     /* The error counters are also incremented on the callers' threads. */
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
-    if (job->step != IDEM__STEP_LAST)
+    if (job->part != IDEM__PART_LAST)
         idem__verb_answer(engine, job, status, err);
     else
         job->done(job->arg, status, status == IDEM_OK ? &job->answer : NULL,

@@ -1,6 +1,6 @@
 /*
  * recent.c - records that this engine started and that are not finished yet,
- * and locks that it gave back.
+ * locks that it gave back, and answers that it replayed.
  *
  * A finish nearly always meets the record that this engine itself wrote a
  * moment ago, so the written record is kept here and need not be read again. On
@@ -12,6 +12,10 @@
  * On a remote store a record that was released or unlocked is kept, too: the
  * next LOCK writes at once, where the guess that it is absent would be refused.
  * A local store may sweep such a record, and reading it there costs nothing.
+ *
+ * A finished record of a local store is kept when it was read, because a client
+ * that asks again often does so more than once. Not when it is written: most
+ * answers are never asked for again.
  *
  * Records are appended to a ring, and a table says where the last record of a
  * key is. Newer entries overwrite older ones. Answers of a batch may point into
@@ -56,12 +60,24 @@ find(const struct idem__recents *recents, const uint8_t *key)
     return place;
 }
 
+static bool
+is_finished(const struct idem_record *record)
+{
+    return record->state == IDEM_STATE_SUCCEEDED ||
+           record->state == IDEM_STATE_FAILED;
+}
+
 const struct idem_record *
 idem__recent_find(struct idem_engine *engine, const uint8_t *key)
 {
     struct idem__place *place = find(&engine->recents, key);
+    const struct idem_record *record =
+        place ? &recent_at(&engine->recents, place->at)->record : NULL;
 
-    return place ? &recent_at(&engine->recents, place->at)->record : NULL;
+    if (record && is_finished(record) &&
+        record->expires <= engine->recents.swept_ms)
+        return NULL; /* the store may no longer have it */
+    return record;
 }
 
 void
@@ -111,16 +127,14 @@ is_kept(const struct idem_engine *engine, const struct idem_record *record)
            (record->state == IDEM_STATE_FREE && !engine->store->type->local);
 }
 
-void
-idem__recent_note(struct idem_engine *engine, const uint8_t *key,
-                  const struct idem_record *record)
+static void
+keep(struct idem__recents *recents, const uint8_t *key,
+     const struct idem_record *record)
 {
-    struct idem__recents *recents = &engine->recents;
     size_t len = idem__record_bytes(record);
     struct recent *recent;
 
-    idem__recent_forget(engine, key);
-    if (!is_kept(engine, record) || len > MAX_RECORD || !open_ring(recents))
+    if (len > MAX_RECORD || !open_ring(recents))
         return;
     recent = room_for(recents, sizeof(*recent) + len);
     if (!recent)
@@ -129,6 +143,24 @@ idem__recent_note(struct idem_engine *engine, const uint8_t *key,
     idem__record_copy(&recent->record, record, recent + 1);
     recents->places[idem__key_hash(key) % PLACES] =
         (struct idem__place){idem__key_hash(key), recents->last};
+}
+
+void
+idem__recent_note(struct idem_engine *engine, const uint8_t *key,
+                  const struct idem_record *record)
+{
+    idem__recent_forget(engine, key);
+    if (is_kept(engine, record))
+        keep(&engine->recents, key, record);
+}
+
+void
+idem__recent_read(struct idem_engine *engine, const uint8_t *key,
+                  const struct idem_record *record)
+{
+    if (is_finished(record) && engine->store->type->local &&
+        !find(&engine->recents, key))
+        keep(&engine->recents, key, record);
 }
 
 void

@@ -5,7 +5,7 @@
  * The engine itself renews the leases of all runs (keep.c) until the finish is
  * acknowledged.
  *
- * idem_run has three steps: begin, work, end. A caller that does not want to
+ * idem_run has three parts: begin, work, end. A caller that does not want to
  * wait for the end submits it, and calls idem__run_end only if that failed.
  */
 #include "inner.h"

@@ -42,6 +42,31 @@ open_stage(struct stage *stage, enum faulty_kind kind)
         idem__engine_open(NULL, NULL, &inner, &stage->engine, NULL), IDEM_OK);
 }
 
+static int
+stage_setup(void **state)
+{
+    struct stage *stage = malloc(sizeof(*stage));
+
+    if (!stage)
+        return -1;
+    open_stage(stage, FAULTY_LOCAL);
+    *state = stage;
+    return 0;
+}
+
+static int
+stage_teardown(void **state)
+{
+    struct stage *stage = *state;
+
+    idem_close(stage->engine);
+    free(stage);
+    return 0;
+}
+
+#define stage_test(test)                                                       \
+    cmocka_unit_test_setup_teardown(test, stage_setup, stage_teardown)
+
 struct work {
     struct stage *stage;
     int runs;
@@ -106,68 +131,59 @@ run(struct stage *stage, struct work *work, enum idem_mode mode,
 static void
 a_run_happens_once_and_is_replayed(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
-    struct stage stage;
     struct reply reply;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    run(stage, &work, IDEM_STRICT, 0, &reply);
     assert_verdict(reply, IDEM_V_STARTED);
     assert_int_equal(reply.state, IDEM_STATE_SUCCEEDED);
     assert_string_equal(reply.result, "done");
     for (int i = 0; i < 3; i++) {
-        run(&stage, &work, IDEM_STRICT, 0, &reply);
+        run(stage, &work, IDEM_STRICT, 0, &reply);
         assert_verdict(reply, IDEM_V_REPLAY);
         assert_string_equal(reply.result, "done");
     }
     assert_int_equal(work.runs, 1);
-    idem_close(stage.engine);
 }
 
 static void
 a_strict_failure_is_an_answer_and_replayed(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_FAILED, .result = "no money"};
-    struct stage stage;
     struct reply reply;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    run(stage, &work, IDEM_STRICT, 0, &reply);
     assert_verdict(reply, IDEM_V_STARTED);
     assert_int_equal(reply.state, IDEM_STATE_FAILED);
-    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    run(stage, &work, IDEM_STRICT, 0, &reply);
     assert_verdict(reply, IDEM_V_REPLAY);
     assert_int_equal(reply.state, IDEM_STATE_FAILED);
     assert_string_equal(reply.result, "no money");
     assert_int_equal(work.runs, 1);
-    idem_close(stage.engine);
 }
 
 static void
 a_loose_failure_may_be_tried_again(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_FAILED, .result = "no money"};
-    struct stage stage;
     struct reply first, second;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    run(&stage, &work, IDEM_LOOSE, 0, &first);
+    run(stage, &work, IDEM_LOOSE, 0, &first);
     assert_verdict(first, IDEM_V_STARTED);
     assert_int_equal(first.state, IDEM_STATE_FAILED);
     assert_string_equal(first.result, "no money");
     work.outcome = IDEM_STATE_SUCCEEDED;
     work.result = "paid";
-    run(&stage, &work, IDEM_LOOSE, 0, &second);
+    run(stage, &work, IDEM_LOOSE, 0, &second);
     assert_verdict(second, IDEM_V_STARTED);
     assert_string_equal(second.result, "paid");
     assert_true(second.fence > first.fence);
-    run(&stage, &work, IDEM_LOOSE, 0, &second);
+    run(stage, &work, IDEM_LOOSE, 0, &second);
     assert_verdict(second, IDEM_V_REPLAY);
     assert_int_equal(work.runs, 2);
-    idem_close(stage.engine);
 }
 
 static void
@@ -211,21 +227,19 @@ visit(void *arg)
 static void
 long_work_keeps_its_lease_alive(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
     struct visitor busy = {.after_ms = 6000},
                    patient = {.after_ms = 300, .wait_ms = 60000};
     pthread_t one, two;
-    struct stage stage;
     struct reply reply;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    busy.engine = patient.engine = stage.engine;
+    busy.engine = patient.engine = stage->engine;
     pthread_create(&one, NULL, visit, &busy);
     pthread_create(&two, NULL, visit, &patient);
     work.visitor = &one;
     /* Longer than the lease, which is long enough for a machine that stalls. */
-    run(&stage, &work, IDEM_STRICT, 5000, &reply);
+    run(stage, &work, IDEM_STRICT, 5000, &reply);
     pthread_join(two, NULL);
     assert_verdict(reply, IDEM_V_STARTED);
     assert_int_equal(busy.status, IDEM_OK);
@@ -234,7 +248,6 @@ long_work_keeps_its_lease_alive(void **state)
     assert_int_equal(patient.answer.verdict, IDEM_V_REPLAY);
     idem_answer_clear(&busy.answer);
     idem_answer_clear(&patient.answer);
-    idem_close(stage.engine);
 }
 
 static void
@@ -272,34 +285,28 @@ lost_and_then_locked(void *arg, struct faulty_store *store)
 static void
 a_lost_begin_whose_row_is_still_held_runs_all_the_same(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
-    struct stage stage;
     struct reply reply;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    faulty_plan(stage.store, FAULT_LOST_NOT, 0, 8);
-    stage.store->before_swap = lost_and_then_locked;
-    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    faulty_plan(stage->store, FAULT_LOST_NOT, 0, 8);
+    stage->store->before_swap = lost_and_then_locked;
+    run(stage, &work, IDEM_STRICT, 0, &reply);
     assert_verdict(reply, IDEM_V_STARTED);
     assert_int_equal(work.runs, 1);
-    idem_close(stage.engine);
 }
 
 static void
 a_store_that_is_away_at_the_start_runs_nothing(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
-    struct stage stage;
     struct reply reply;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    faulty_plan(stage.store, FAULT_UNAVAILABLE, 0, 1);
-    assert_int_equal(run(&stage, &work, IDEM_STRICT, 0, &reply),
+    faulty_plan(stage->store, FAULT_UNAVAILABLE, 0, 1);
+    assert_int_equal(run(stage, &work, IDEM_STRICT, 0, &reply),
                      IDEM_ERR_UNAVAILABLE);
     assert_int_equal(work.runs, 0);
-    idem_close(stage.engine);
 }
 
 static void
@@ -332,40 +339,34 @@ a_finish_is_sent_until_it_is_taken(void **state)
 static void
 an_outcome_that_cannot_be_recorded_is_said_to_be_lost(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED,
                         .result = "done",
                         .fault = FAULT_UNAVAILABLE,
                         .fault_count = 1000000};
-    struct stage stage;
     struct reply reply;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    assert_int_equal(run(&stage, &work, IDEM_STRICT, 300, &reply),
+    assert_int_equal(run(stage, &work, IDEM_STRICT, 300, &reply),
                      IDEM_ERR_LOST);
     assert_non_null(strstr(reply.text, "the work was done"));
-    faulty_plan(stage.store, FAULT_NONE, 0, 0);
+    faulty_plan(stage->store, FAULT_NONE, 0, 0);
     sleep_ms(400);
-    run(&stage, &work, IDEM_STRICT, 300, &reply);
+    run(stage, &work, IDEM_STRICT, 300, &reply);
     assert_verdict(reply, IDEM_V_DOUBT);
     assert_int_equal(work.runs, 1);
-    idem_close(stage.engine);
 }
 
 static void
 a_run_that_was_taken_over_is_told(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
-    struct stage stage;
     struct reply reply;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
     work.meddle = op_get("job");
     work.meddle.verb = IDEM_FORGET;
-    run(&stage, &work, IDEM_LOOSE, 0, &reply);
+    run(stage, &work, IDEM_LOOSE, 0, &reply);
     assert_verdict(reply, IDEM_V_STALE);
-    idem_close(stage.engine);
 }
 
 struct ending {
@@ -423,24 +424,21 @@ submit_end(struct stage *stage, struct idem__run *run, enum fault fault,
 static void
 an_end_that_is_not_waited_for_is_told(void **state)
 {
+    struct stage *stage = *state;
     struct ending ending = {0};
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "again"};
     struct idem__run *begun;
-    struct stage stage;
     struct reply reply;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    begun = begin_run(&stage);
+    begun = begin_run(stage);
     sleep_ms(END_LEASE_MS + 300);
-    submit_end(&stage, begun, FAULT_NONE, &ending);
+    submit_end(stage, begun, FAULT_NONE, &ending);
     assert_int_equal(ending.status, IDEM_OK);
     assert_int_equal(ending.verdict, IDEM_V_OK);
-    run(&stage, &work, IDEM_STRICT, 0, &reply);
+    run(stage, &work, IDEM_STRICT, 0, &reply);
     assert_verdict(reply, IDEM_V_REPLAY);
     assert_string_equal(reply.result, "done");
     assert_int_equal(ending.calls, 1);
-    idem_close(stage.engine);
 }
 
 static void
@@ -487,17 +485,15 @@ an_end_that_failed_can_be_told_again(void **state)
 static void
 a_wrong_op_runs_nothing(void **state)
 {
+    struct stage *stage = *state;
     struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
     struct idem_op op = op_begin("");
     struct idem_answer answer;
-    struct stage stage;
 
-    (void)state;
-    open_stage(&stage, FAULTY_LOCAL);
-    assert_int_equal(idem_run(stage.engine, &op, do_work, &work, &answer, NULL),
-                     IDEM_ERR_INVALID);
+    assert_int_equal(
+        idem_run(stage->engine, &op, do_work, &work, &answer, NULL),
+        IDEM_ERR_INVALID);
     assert_int_equal(work.runs, 0);
-    idem_close(stage.engine);
 }
 
 /* ---- a process that dies in the middle ------------------------------------
@@ -581,22 +577,21 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_process_that_dies_leaves_doubt_or_a_second_run),
-        cmocka_unit_test(a_run_happens_once_and_is_replayed),
-        cmocka_unit_test(a_strict_failure_is_an_answer_and_replayed),
-        cmocka_unit_test(a_loose_failure_may_be_tried_again),
+        stage_test(a_run_happens_once_and_is_replayed),
+        stage_test(a_strict_failure_is_an_answer_and_replayed),
+        stage_test(a_loose_failure_may_be_tried_again),
         cmocka_unit_test(
             work_that_did_not_happen_frees_the_record_in_both_modes),
-        cmocka_unit_test(long_work_keeps_its_lease_alive),
+        stage_test(long_work_keeps_its_lease_alive),
         cmocka_unit_test(a_begin_whose_answer_is_lost_runs_once_all_the_same),
-        cmocka_unit_test(
-            a_lost_begin_whose_row_is_still_held_runs_all_the_same),
-        cmocka_unit_test(a_store_that_is_away_at_the_start_runs_nothing),
+        stage_test(a_lost_begin_whose_row_is_still_held_runs_all_the_same),
+        stage_test(a_store_that_is_away_at_the_start_runs_nothing),
         cmocka_unit_test(a_finish_is_sent_until_it_is_taken),
-        cmocka_unit_test(an_outcome_that_cannot_be_recorded_is_said_to_be_lost),
-        cmocka_unit_test(a_run_that_was_taken_over_is_told),
-        cmocka_unit_test(an_end_that_is_not_waited_for_is_told),
+        stage_test(an_outcome_that_cannot_be_recorded_is_said_to_be_lost),
+        stage_test(a_run_that_was_taken_over_is_told),
+        stage_test(an_end_that_is_not_waited_for_is_told),
         cmocka_unit_test(an_end_that_failed_can_be_told_again),
-        cmocka_unit_test(a_wrong_op_runs_nothing),
+        stage_test(a_wrong_op_runs_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,7 +10,7 @@
 #define MAX_COUNT 10000
 
 /* Records are collected first and reported afterwards. */
-struct found {
+struct scan_found {
     struct idem_engine
         *engine; /* opens sealed records; NULL: they are not sealed */
     struct idem_arena arena;
@@ -22,7 +22,7 @@ struct found {
 static bool
 collect(void *arg, const struct idem_record *record)
 {
-    struct found *found = arg;
+    struct scan_found *found = arg;
     struct idem_record bare = *record;
     struct idem_record *records = idem__grow(found->records, found->count,
                                              &found->room, sizeof(*records));
@@ -47,14 +47,15 @@ collect(void *arg, const struct idem_record *record)
 void
 idem__scan_run(struct idem_engine *engine, struct idem__scan *scan)
 {
-    struct found found = {.engine = engine};
+    struct scan_found found = {.engine = engine};
     struct idem_error err = {IDEM_OK, ""};
-    enum idem_status status = idem__time_update(engine, &err);
+    enum idem_status status = IDEM_OK;
 
-    if (status == IDEM_OK && scan->waiters) {
+    idem__time_update(engine);
+    if (scan->waiters) {
         idem__park_list(engine, scan->count, collect, &found);
         memcpy(scan->cursor.text, "0", 2);
-    } else if (status == IDEM_OK) {
+    } else {
         status = engine->store->type->scan(
             engine->store,
             &(struct idem_query){&scan->filter, &engine->now, &scan->cursor,
@@ -143,10 +144,10 @@ idem__waiters_submit(struct idem_engine *engine, size_t count,
 
 /* ---- idem_scan --------------------------------------------------------- */
 
-struct waiter {
+struct scan_waiter {
     atomic_int done;
     enum idem_status status;
-    struct found found;
+    struct scan_found found;
     struct idem_cursor next;
     struct idem_error err;
 };
@@ -156,7 +157,7 @@ scanned(void *arg, enum idem_status status, const struct idem_record *records,
         size_t count, const struct idem_cursor *next,
         const struct idem_error *err)
 {
-    struct waiter *waiter = arg;
+    struct scan_waiter *waiter = arg;
 
     waiter->status = status;
     if (status != IDEM_OK)
@@ -176,7 +177,7 @@ idem_scan(struct idem_engine *engine, const struct idem_filter *filter,
           struct idem_cursor *cursor, size_t count, idem_each_fn *each,
           void *arg, struct idem_error *err)
 {
-    struct waiter waiter = {.done = 0};
+    struct scan_waiter waiter = {.done = 0};
     bool own = idem__on_own_thread(engine);
     bool go_on = true;
     enum idem_status status;

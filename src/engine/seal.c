@@ -214,22 +214,22 @@ idem__seal_locked(const struct idem__seal *seal)
 /* ---- one field --------------------------------------------------------- */
 
 /* What the tag of a field covers: the record's key, and which field it is. */
-struct bound {
+struct sealed_place {
     uint8_t key[IDEM_KEY_LEN];
     uint8_t field;
 };
 
-static struct bound
+static struct sealed_place
 bind(const uint8_t *key, uint8_t field)
 {
-    struct bound bound = {.field = field};
+    struct sealed_place bound = {.field = field};
 
     memcpy(bound.key, key, IDEM_KEY_LEN);
     return bound;
 }
 
 static bool
-seal_field(const struct key *with, const struct bound *bound,
+seal_field(const struct key *with, const struct sealed_place *bound,
            struct idem_bytes *field, struct idem_arena *arena)
 {
     uint8_t *out = idem_arena_take(arena, field->len + IDEM__SEAL_LEN);
@@ -262,7 +262,7 @@ no_key(const struct idem__seal *seal, const uint8_t id[ID_LEN],
 }
 
 static enum idem_status
-open_field(const struct idem__seal *seal, const struct bound *bound,
+open_field(const struct idem__seal *seal, const struct sealed_place *bound,
            struct idem_bytes *field, struct idem_arena *arena,
            struct idem_error *err)
 {
@@ -306,8 +306,8 @@ idem__seal_record(const struct idem__seal *seal, const uint8_t *key,
                   const struct idem_record *record, struct idem_arena *arena,
                   struct idem_record *sealed)
 {
-    struct bound subject = bind(key, IDEM_FLAG_SEALED_SUBJECT);
-    struct bound result = bind(key, IDEM_FLAG_SEALED_RESULT);
+    struct sealed_place subject = bind(key, IDEM_FLAG_SEALED_SUBJECT);
+    struct sealed_place result = bind(key, IDEM_FLAG_SEALED_RESULT);
 
     *sealed = *record;
     if (record->subject.len > 0 &&
@@ -330,8 +330,8 @@ idem__seal_open(const struct idem__seal *seal, const uint8_t *key,
                 struct idem_record *record, struct idem_arena *arena,
                 struct idem_error *err)
 {
-    struct bound subject = bind(key, IDEM_FLAG_SEALED_SUBJECT);
-    struct bound result = bind(key, IDEM_FLAG_SEALED_RESULT);
+    struct sealed_place subject = bind(key, IDEM_FLAG_SEALED_SUBJECT);
+    struct sealed_place result = bind(key, IDEM_FLAG_SEALED_RESULT);
     enum idem_status status = IDEM_OK;
     uint8_t flags = record->flags;
 

@@ -44,6 +44,21 @@ open_rig(struct rig *rig, const char *keys)
     rig_open(rig, FAULTY_REMOTE, &options);
 }
 
+static int
+sealed_setup(void **state)
+{
+    struct rig *rig = malloc(sizeof(*rig));
+
+    if (!rig)
+        return -1;
+    open_rig(rig, *state);
+    *state = rig;
+    return 0;
+}
+
+#define sealed_test(test, keys)                                                \
+    rig_test_with(test, sealed_setup, (void *)(uintptr_t)(keys))
+
 /* Open another engine on the same records. */
 static void
 reopen(struct rig *rig, const char *keys)
@@ -94,87 +109,75 @@ assert_hidden(struct idem_bytes bytes, const char *text)
 static void
 a_store_never_sees_results_and_subjects(void **state)
 {
+    struct rig *rig = *state;
     struct idem_arena arena = {NULL, 0};
     struct idem_record record;
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    assert_verdict(finish(&rig, "a", "the result"), IDEM_V_OK);
-    record = stored(&rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
+    assert_verdict(finish(rig, "a", "the result"), IDEM_V_OK);
+    record = stored(rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
     assert_int_equal(record.flags & IDEM__SEALED, IDEM__SEALED);
     assert_hidden(record.result, "the result");
     assert_hidden(record.subject, "for ann");
-    reply = do_op(&rig, op_begin("a"));
+    reply = do_op(rig, op_begin("a"));
     assert_verdict(reply, IDEM_V_REPLAY);
     assert_string_equal(reply.result, "the result");
     idem_arena_clear(&arena);
-    rig_close(&rig);
 }
 
 static void
 a_lock_keeps_its_owner_and_note_sealed(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_lock("door", "ann", 0);
     struct idem_arena arena = {NULL, 0};
     struct idem_record record;
     struct reply held;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
     op.result = idem_text("the note");
-    held = ask(rig.engine, &op);
+    held = ask(rig->engine, &op);
     assert_verdict(held, IDEM_V_STARTED);
-    record = stored(&rig, op.type ? op.type : IDEM_TYPE_LOCK, "test", "door",
-                    &arena);
+    record =
+        stored(rig, op.type ? op.type : IDEM_TYPE_LOCK, "test", "door", &arena);
     assert_hidden(record.subject, "ann");
     assert_hidden(record.result, "the note");
-    reopen(&rig, KEY_A);
-    assert_verdict(do_op(&rig, op_lock("door", "eve", 0)), IDEM_V_BUSY);
-    assert_verdict(do_op(&rig, op_lock("door", "ann", 0)), IDEM_V_STARTED);
-    assert_verdict(do_op(&rig, op_unlock("door", held.fence)), IDEM_V_OK);
-    held = do_op(&rig, op_lock("door", "eve", 0));
+    reopen(rig, KEY_A);
+    assert_verdict(do_op(rig, op_lock("door", "eve", 0)), IDEM_V_BUSY);
+    assert_verdict(do_op(rig, op_lock("door", "ann", 0)), IDEM_V_STARTED);
+    assert_verdict(do_op(rig, op_unlock("door", held.fence)), IDEM_V_OK);
+    held = do_op(rig, op_lock("door", "eve", 0));
     assert_string_equal(held.result, "the note");
     idem_arena_clear(&arena);
-    rig_close(&rig);
 }
 
 static void
 records_from_before_the_key_stay_readable(void **state)
 {
+    struct rig *rig = *state;
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, NULL);
-    assert_verdict(finish(&rig, "a", "plain"), IDEM_V_OK);
-    reopen(&rig, KEY_A);
-    reply = do_op(&rig, op_begin("a"));
+    assert_verdict(finish(rig, "a", "plain"), IDEM_V_OK);
+    reopen(rig, KEY_A);
+    reply = do_op(rig, op_begin("a"));
     assert_verdict(reply, IDEM_V_REPLAY);
     assert_string_equal(reply.result, "plain");
-    rig_close(&rig);
 }
 
 static void
 a_key_is_replaced_in_steps(void **state)
 {
+    struct rig *rig = *state;
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    assert_verdict(finish(&rig, "a", "old"), IDEM_V_OK);
-    reopen(&rig, KEY_B KEY_A);
-    assert_verdict(finish(&rig, "b", "new"), IDEM_V_OK);
-    reply = do_op(&rig, op_begin("a"));
+    assert_verdict(finish(rig, "a", "old"), IDEM_V_OK);
+    reopen(rig, KEY_B KEY_A);
+    assert_verdict(finish(rig, "b", "new"), IDEM_V_OK);
+    reply = do_op(rig, op_begin("a"));
     assert_string_equal(reply.result, "old");
-    reopen(&rig, KEY_B);
-    reply = do_op(&rig, op_begin("b"));
+    reopen(rig, KEY_B);
+    reply = do_op(rig, op_begin("b"));
     assert_string_equal(reply.result, "new");
-    assert_status(do_op(&rig, op_begin("a")), IDEM_ERR_UNAVAILABLE);
-    rig_close(&rig);
+    assert_status(do_op(rig, op_begin("a")), IDEM_ERR_UNAVAILABLE);
 }
 
 /* With a wrong key or none, the operation fails with the reason, the record is
@@ -182,17 +185,15 @@ a_key_is_replaced_in_steps(void **state)
 static void
 what_does_not_open_is_an_error_and_stays_as_it_is(void **state)
 {
+    struct rig *rig = *state;
     const char *keys[] = {KEY_B, NULL};
     struct idem_arena arena = {NULL, 0};
     struct idem_record before, after;
     struct idem_op ops[8];
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    assert_verdict(finish(&rig, "a", "result"), IDEM_V_OK);
-    before = stored(&rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
+    assert_verdict(finish(rig, "a", "result"), IDEM_V_OK);
+    before = stored(rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
     ops[0] = op_begin("a");
     ops[1] = op_get("a");
     ops[2] = op_finish("a", before.fence, "result");
@@ -203,78 +204,71 @@ what_does_not_open_is_an_error_and_stays_as_it_is(void **state)
     ops[7] = op_begin("a");
     ops[7].verb = IDEM_SETTLE;
     for (size_t k = 0; k < 2; k++) {
-        reopen(&rig, keys[k]);
-        rig.logged = 0;
+        reopen(rig, keys[k]);
+        rig->logged = 0;
         for (size_t i = 0; i < 8; i++) {
-            reply = ask(rig.engine, &ops[i]);
+            reply = ask(rig->engine, &ops[i]);
             assert_status(reply, IDEM_ERR_UNAVAILABLE);
             assert_non_null(strstr(reply.text, "sealed with key "));
         }
-        assert_int_equal(rig.logged, 1); /* and not with every request */
-        assert_verdict(do_op(&rig, op_begin(keys[k] ? "x" : "y")),
+        assert_int_equal(rig->logged, 1); /* and not with every request */
+        assert_verdict(do_op(rig, op_begin(keys[k] ? "x" : "y")),
                        IDEM_V_STARTED); /* the circuit breaker was not opened */
     }
-    after = stored(&rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
+    after = stored(rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
     assert_int_equal(after.rev, before.rev);
-    reopen(&rig, KEY_A);
-    reply = do_op(&rig, op_begin("a"));
+    reopen(rig, KEY_A);
+    reply = do_op(rig, op_begin("a"));
     assert_verdict(reply, IDEM_V_REPLAY);
     assert_string_equal(reply.result, "result");
     idem_arena_clear(&arena);
-    rig_close(&rig);
 }
 
 /* An executing record with a sealed subject: no takeover, no second start. */
 static void
 a_claim_that_does_not_open_is_not_started_again(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct reply begun;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
     op.mode = IDEM_LOOSE;
     op.subject = idem_text("ann");
     op.lease_ms = 1000;
-    begun = ask(rig.engine, &op);
+    begun = ask(rig->engine, &op);
     assert_verdict(begun, IDEM_V_STARTED);
-    reopen(&rig, KEY_B);
+    reopen(rig, KEY_B);
     for (int i = 0; i < 5; i++) {
-        test_clocks_pass(&rig.clocks, 1000);
-        assert_status(ask(rig.engine, &op), IDEM_ERR_UNAVAILABLE);
+        test_clocks_pass(&rig->clocks, 1000);
+        assert_status(ask(rig->engine, &op), IDEM_ERR_UNAVAILABLE);
     }
-    reopen(&rig, KEY_A);
-    assert_verdict(do_op(&rig, op_finish("a", begun.fence, "done")), IDEM_V_OK);
-    rig_close(&rig);
+    reopen(rig, KEY_A);
+    assert_verdict(do_op(rig, op_finish("a", begun.fence, "done")), IDEM_V_OK);
 }
 
 /* Waiting operations get the error too, when another engine ends the record. */
 static void
 a_duplicate_that_waits_is_told(void **state)
 {
+    struct rig *rig = *state;
     struct idem_options options = {.seal_key = NULL};
     struct idem_op op = op_begin("a"), wait = op_wait("a", 60000), end;
     struct idem_engine *blind;
     struct reply begun, waits;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    begun = ask(rig.engine, &op);
-    blind = rig_engine(&rig, FAULTY_REMOTE, &options, NULL);
+    begun = ask(rig->engine, &op);
+    blind = rig_engine(rig, FAULTY_REMOTE, &options, NULL);
     put(blind, &wait, &waits);
     turn(blind);
     assert_false(waits.done);
     end = op_finish("a", begun.fence, "secret");
-    assert_verdict(ask(rig.engine, &end), IDEM_V_OK);
+    assert_verdict(ask(rig->engine, &end), IDEM_V_OK);
     for (int i = 0; i < 100 && !waits.done; i++) {
-        test_clocks_pass(&rig.clocks, 50);
+        test_clocks_pass(&rig->clocks, 50);
         turn(blind);
     }
     assert_status(waits, IDEM_ERR_UNAVAILABLE);
     idem_close(blind);
-    rig_close(&rig);
 }
 
 static void
@@ -317,48 +311,42 @@ an_operator_can_forget_what_does_not_open(void **state)
 static void
 what_has_expired_is_not_in_the_way(void **state)
 {
+    struct rig *rig = *state;
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    assert_verdict(finish(&rig, "a", "result"), IDEM_V_OK);
-    reopen(&rig, KEY_B);
-    test_clocks_pass(&rig.clocks, IDEM_TTL_DEFAULT_MS + 1000);
-    reply = do_op(&rig, op_begin("a"));
+    assert_verdict(finish(rig, "a", "result"), IDEM_V_OK);
+    reopen(rig, KEY_B);
+    test_clocks_pass(&rig->clocks, IDEM_TTL_DEFAULT_MS + 1000);
+    reply = do_op(rig, op_begin("a"));
     assert_verdict(reply, IDEM_V_STARTED);
-    rig_close(&rig);
 }
 
 /* Changes that somebody with access to the store can make. */
 static void
 a_record_that_was_changed_in_the_store_is_damaged(void **state)
 {
+    struct rig *rig = *state;
     struct idem_swap swap = {.outcome = IDEM_SWAP_LOST};
     struct idem_arena arena = {NULL, 0};
     struct idem_record a, b;
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    assert_verdict(finish(&rig, "a", "ann's"), IDEM_V_OK);
-    assert_verdict(finish(&rig, "b", "bob's"), IDEM_V_OK);
-    a = stored(&rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
-    b = stored(&rig, IDEM_TYPE_REQUEST, "test", "b", &arena);
+    assert_verdict(finish(rig, "a", "ann's"), IDEM_V_OK);
+    assert_verdict(finish(rig, "b", "bob's"), IDEM_V_OK);
+    a = stored(rig, IDEM_TYPE_REQUEST, "test", "a", &arena);
+    b = stored(rig, IDEM_TYPE_REQUEST, "test", "b", &arena);
     idem__key(IDEM_TYPE_REQUEST, b.scope, b.id, swap.key);
     swap.expected = b.rev;
     b.result = a.result;
     b.rev++;
     swap.record = &b;
-    assert_int_equal(rig.memory->type->swap(rig.memory, &swap, 1, &arena, NULL),
-                     IDEM_OK);
-    reply = do_op(&rig, op_begin("b"));
+    assert_int_equal(
+        rig->memory->type->swap(rig->memory, &swap, 1, &arena, NULL), IDEM_OK);
+    reply = do_op(rig, op_begin("b"));
     assert_status(reply, IDEM_ERR_CORRUPT);
     assert_non_null(strstr(reply.text, "copied from another record"));
-    assert_verdict(do_op(&rig, op_begin("a")), IDEM_V_REPLAY);
+    assert_verdict(do_op(rig, op_begin("a")), IDEM_V_REPLAY);
     idem_arena_clear(&arena);
-    rig_close(&rig);
 }
 
 static bool
@@ -375,23 +363,20 @@ show(void *arg, const struct idem_record *record)
 static void
 a_scan_shows_subjects_to_who_has_the_key(void **state)
 {
+    struct rig *rig = *state;
     struct idem_cursor cursor = {"0"};
     char shown[100] = "none";
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    assert_verdict(finish(&rig, "a", "result"), IDEM_V_OK);
+    assert_verdict(finish(rig, "a", "result"), IDEM_V_OK);
     assert_int_equal(
-        idem_scan(rig.engine, NULL, &cursor, 10, show, shown, NULL), IDEM_OK);
+        idem_scan(rig->engine, NULL, &cursor, 10, show, shown, NULL), IDEM_OK);
     assert_string_equal(shown, "for ann");
-    reopen(&rig, KEY_B);
-    turn(rig.engine);
+    reopen(rig, KEY_B);
+    turn(rig->engine);
     cursor = (struct idem_cursor){"0"};
     assert_int_equal(
-        idem_scan(rig.engine, NULL, &cursor, 10, show, shown, NULL), IDEM_OK);
+        idem_scan(rig->engine, NULL, &cursor, 10, show, shown, NULL), IDEM_OK);
     assert_string_equal(shown, "");
-    rig_close(&rig);
 }
 
 /* On a store that fails now and then, all answers are the same as without
@@ -399,20 +384,17 @@ a_scan_shows_subjects_to_who_has_the_key(void **state)
 static void
 a_lost_write_is_sent_again_as_it_was(void **state)
 {
+    struct rig *rig = *state;
     struct reply begun;
-    struct rig rig;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    begun = do_op(&rig, op_begin("a"));
-    atomic_store(&rig.store->fault, FAULT_LOST_APPLIED);
-    atomic_store(&rig.store->from, atomic_load(&rig.store->calls) + 1);
-    atomic_store(&rig.store->count, 2);
-    assert_verdict(do_op(&rig, op_finish("a", begun.fence, "done")), IDEM_V_OK);
-    assert_verdict(do_op(&rig, op_finish("a", begun.fence, "done")), IDEM_V_OK);
-    assert_verdict(do_op(&rig, op_finish("a", begun.fence, "else")),
+    begun = do_op(rig, op_begin("a"));
+    atomic_store(&rig->store->fault, FAULT_LOST_APPLIED);
+    atomic_store(&rig->store->from, atomic_load(&rig->store->calls) + 1);
+    atomic_store(&rig->store->count, 2);
+    assert_verdict(do_op(rig, op_finish("a", begun.fence, "done")), IDEM_V_OK);
+    assert_verdict(do_op(rig, op_finish("a", begun.fence, "done")), IDEM_V_OK);
+    assert_verdict(do_op(rig, op_finish("a", begun.fence, "else")),
                    IDEM_V_FINISHED);
-    rig_close(&rig);
 }
 
 static void
@@ -471,24 +453,21 @@ a_subject_that_cannot_be_sealed_stays_as_it_is(void **state)
 static void
 several_missing_keys_do_not_fill_the_log(void **state)
 {
-    struct rig rig;
+    struct rig *rig = *state;
 
-    (void)state;
-    open_rig(&rig, KEY_A);
-    assert_verdict(finish(&rig, "a", "result"), IDEM_V_OK);
-    reopen(&rig, KEY_B);
-    assert_verdict(finish(&rig, "b", "result"), IDEM_V_OK);
-    reopen(&rig, NULL);
-    rig.logged = 0;
+    assert_verdict(finish(rig, "a", "result"), IDEM_V_OK);
+    reopen(rig, KEY_B);
+    assert_verdict(finish(rig, "b", "result"), IDEM_V_OK);
+    reopen(rig, NULL);
+    rig->logged = 0;
     for (int i = 0; i < 50; i++) {
-        assert_status(do_op(&rig, op_begin("a")), IDEM_ERR_UNAVAILABLE);
-        assert_status(do_op(&rig, op_begin("b")), IDEM_ERR_UNAVAILABLE);
+        assert_status(do_op(rig, op_begin("a")), IDEM_ERR_UNAVAILABLE);
+        assert_status(do_op(rig, op_begin("b")), IDEM_ERR_UNAVAILABLE);
     }
-    assert_int_equal(rig.logged, 1);
-    test_clocks_pass(&rig.clocks, 61000);
-    assert_status(do_op(&rig, op_begin("b")), IDEM_ERR_UNAVAILABLE);
-    assert_int_equal(rig.logged, 2);
-    rig_close(&rig);
+    assert_int_equal(rig->logged, 1);
+    test_clocks_pass(&rig->clocks, 61000);
+    assert_status(do_op(rig, op_begin("b")), IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(rig->logged, 2);
 }
 
 static void
@@ -508,21 +487,21 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_store_never_sees_results_and_subjects),
-        cmocka_unit_test(a_lock_keeps_its_owner_and_note_sealed),
-        cmocka_unit_test(records_from_before_the_key_stay_readable),
-        cmocka_unit_test(a_key_is_replaced_in_steps),
-        cmocka_unit_test(what_does_not_open_is_an_error_and_stays_as_it_is),
-        cmocka_unit_test(a_claim_that_does_not_open_is_not_started_again),
-        cmocka_unit_test(a_duplicate_that_waits_is_told),
+        sealed_test(a_store_never_sees_results_and_subjects, KEY_A),
+        sealed_test(a_lock_keeps_its_owner_and_note_sealed, KEY_A),
+        sealed_test(records_from_before_the_key_stay_readable, NULL),
+        sealed_test(a_key_is_replaced_in_steps, KEY_A),
+        sealed_test(what_does_not_open_is_an_error_and_stays_as_it_is, KEY_A),
+        sealed_test(a_claim_that_does_not_open_is_not_started_again, KEY_A),
+        sealed_test(a_duplicate_that_waits_is_told, KEY_A),
         cmocka_unit_test(an_operator_can_forget_what_does_not_open),
-        cmocka_unit_test(what_has_expired_is_not_in_the_way),
-        cmocka_unit_test(a_record_that_was_changed_in_the_store_is_damaged),
-        cmocka_unit_test(a_scan_shows_subjects_to_who_has_the_key),
-        cmocka_unit_test(a_lost_write_is_sent_again_as_it_was),
+        sealed_test(what_has_expired_is_not_in_the_way, KEY_A),
+        sealed_test(a_record_that_was_changed_in_the_store_is_damaged, KEY_A),
+        sealed_test(a_scan_shows_subjects_to_who_has_the_key, KEY_A),
+        sealed_test(a_lost_write_is_sent_again_as_it_was, KEY_A),
         cmocka_unit_test(limits_leave_room_for_the_seal),
         cmocka_unit_test(a_subject_that_cannot_be_sealed_stays_as_it_is),
-        cmocka_unit_test(several_missing_keys_do_not_fill_the_log),
+        sealed_test(several_missing_keys_do_not_fill_the_log, KEY_A),
         cmocka_unit_test(a_server_gets_no_key_from_its_client),
     };
     int failed;

@@ -57,23 +57,6 @@ wall_us(struct idem_engine *engine)
     return clocks->wall_us(clocks->arg);
 }
 
-bool
-idem__time_open(struct idem_engine *engine)
-{
-    struct idem__time *time = &engine->time;
-
-    time->open_us = idem__boot_us(engine);
-    time->wall_offset_us = wall_us(engine) - time->open_us;
-    time->wall_checked_us = time->open_us;
-    time->tried_us = time->open_us - SAMPLE_EVERY_US;
-    if (!engine->store->type->now) {
-        time->seen = calloc(SEEN_SETS * SEEN_WAYS, sizeof(*time->seen));
-        if (!time->seen)
-            return false;
-    }
-    return true;
-}
-
 static void
 set_alarm(struct idem_engine *engine, int64_t ahead_us)
 {
@@ -127,8 +110,7 @@ sample(struct idem_engine *engine, int64_t boot_us, struct idem_error *err)
                             "cannot be: set it right",
                             (long long)store_us / 1000000);
     if (status != IDEM_OK)
-        return time->known ? IDEM_OK : status;
-    time->known = true;
+        return status;
     time->sample_us = store_us;
     time->asked_us = boot_us;
     time->told_us = told_us;
@@ -175,24 +157,25 @@ judge(struct idem_engine *engine, int64_t boot_us, int64_t early_us)
     } else if (!engine->store->type->local) {
         set_alarm(engine, 0);
     }
+    if (time->judged_at_us != 0)
+        time->steady_us += passed - passed / 1000;
+    if (early_us > time->steady_us)
+        time->steady_us = early_us;
     time->judged_us = early_us;
     time->judged_at_us = boot_us;
 }
 
-enum idem_status
-idem__time_update(struct idem_engine *engine, struct idem_error *err)
+void
+idem__time_update(struct idem_engine *engine)
 {
     struct idem__time *time = &engine->time;
     const struct idem_store_type *type = engine->store->type;
     int64_t boot_us = idem__boot_us(engine);
     int64_t drift_us, late_us, passed_us;
-    enum idem_status status;
 
     if (type->local || !type->now ||
         boot_us - time->tried_us >= SAMPLE_EVERY_US) {
-        status = sample(engine, boot_us, err);
-        if (status != IDEM_OK)
-            return status;
+        (void)sample(engine, boot_us, NULL); /* else the last one is good */
         if (!type->local)
             boot_us = idem__boot_us(engine);
     }
@@ -227,11 +210,31 @@ idem__time_update(struct idem_engine *engine, struct idem_error *err)
         time->pace_us > late_us ? (time->pace_us - late_us) / 1000 : 0;
     if (engine->now.behind_ms < engine->store->behind_us / 1000)
         engine->now.behind_ms = engine->store->behind_us / 1000;
+    engine->now.steady_ms = time->steady_us / 1000 + !type->local;
     engine->now.up_ms = (boot_us - time->open_us) / 1000;
     engine->now.late_us = time->fence_floor_us;
-    atomic_store_explicit(&engine->stats_now_ms, late_us / 1000,
+    atomic_store_explicit(&engine->ahead_ms, (late_us - boot_us) / 1000,
                           memory_order_relaxed);
-    return IDEM_OK;
+}
+
+enum idem_status
+idem__time_open(struct idem_engine *engine, struct idem_error *err)
+{
+    struct idem__time *time = &engine->time;
+    enum idem_status status;
+
+    time->open_us = idem__boot_us(engine);
+    time->wall_offset_us = wall_us(engine) - time->open_us;
+    time->wall_checked_us = time->open_us;
+    if (!engine->store->type->now) {
+        time->seen = calloc(SEEN_SETS * SEEN_WAYS, sizeof(*time->seen));
+        if (!time->seen)
+            return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    }
+    status = sample(engine, time->open_us, err);
+    if (status == IDEM_OK)
+        idem__time_update(engine);
+    return status;
 }
 
 /* The entry of this rev, or the oldest entry of its set, to be replaced. */

@@ -26,16 +26,28 @@ strict(const char *id, int64_t lease_ms)
 
 /* Let the engine run for a while, so that leases can end. */
 static void
-open_and_age(struct rig *rig, enum faulty_kind kind)
+age(struct rig *rig)
 {
     struct idem_op op = op_get("x");
 
-    rig_open(rig, kind, NULL);
     for (int i = 0; i < 120; i++) {
         test_clocks_pass(&rig->clocks, 1000);
         ask(rig->engine, &op);
     }
 }
+
+static int
+aged_setup(void **state)
+{
+    int failed = rig_setup(state);
+
+    if (!failed)
+        age(*state);
+    return failed;
+}
+
+#define aged_test(test, kind)                                                  \
+    rig_test_with(test, aged_setup, (void *)(uintptr_t)(kind))
 
 static bool
 alarm_on(struct rig *rig)
@@ -74,7 +86,8 @@ a_lease_lasts_as_long_as_it_says(void **state)
         struct rig rig;
         struct idem_op op = strict("a", 10000);
 
-        open_and_age(&rig, kinds[i]);
+        rig_open(&rig, kinds[i], NULL);
+        age(&rig);
         assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
         assert_in_range(doubt_after_ms(&rig, "a", 50, 20000), 10000, 10150);
         assert_false(alarm_on(&rig));
@@ -85,24 +98,21 @@ a_lease_lasts_as_long_as_it_says(void **state)
 static void
 an_engine_that_has_just_started_says_when_it_will_know(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = strict("a", 500);
     struct faulty_store *store;
     struct idem_engine *young;
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_LOCAL);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
-    test_clocks_pass(&rig.clocks, 600);
-    young = rig_engine(&rig, FAULTY_LOCAL, NULL, &store);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    test_clocks_pass(&rig->clocks, 600);
+    young = rig_engine(rig, FAULTY_LOCAL, NULL, &store);
     reply = ask(young, &op);
     assert_verdict(reply, IDEM_V_BUSY); /* it has run for less than the lease */
     assert_in_range(reply.retry_after_ms, 450, 500);
-    test_clocks_pass(&rig.clocks, reply.retry_after_ms);
+    test_clocks_pass(&rig->clocks, reply.retry_after_ms);
     assert_verdict(ask(young, &op), IDEM_V_DOUBT);
     idem_close(young);
-    rig_close(&rig);
 }
 
 static void
@@ -139,71 +149,62 @@ a_clock_that_cannot_be_is_an_error_not_a_fence(void **state)
 static void
 a_store_clock_set_forward_ends_no_lease(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = strict("a", 10000);
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_REMOTE);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
-    test_clocks_pass(&rig.clocks, 2000);
-    ask(rig.engine, &op);
-    atomic_store(&rig.store->clock_us, HOUR * 1000);
-    assert_in_range(doubt_after_ms(&rig, "a", 50, 20000), 7950, 8200);
-    assert_true(alarm_on(&rig));
-    assert_int_equal(rig.logged, 1);
-    rig_close(&rig);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    test_clocks_pass(&rig->clocks, 2000);
+    ask(rig->engine, &op);
+    atomic_store(&rig->store->clock_us, HOUR * 1000);
+    assert_in_range(doubt_after_ms(rig, "a", 50, 20000), 7950, 8200);
+    assert_true(alarm_on(rig));
+    assert_int_equal(rig->logged, 1);
 }
 
 static void
 what_is_written_after_a_jump_counts_in_the_stores_time(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_get("x");
     struct faulty_store *late_store;
     struct idem_engine *late;
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_REMOTE);
-    atomic_store(&rig.store->clock_us, HOUR * 1000);
-    late = rig_engine(&rig, FAULTY_REMOTE, NULL, &late_store);
+    atomic_store(&rig->store->clock_us, HOUR * 1000);
+    late = rig_engine(rig, FAULTY_REMOTE, NULL, &late_store);
     atomic_store(&late_store->clock_us, HOUR * 1000);
     for (int i = 0; i < 60; i++) {
-        test_clocks_pass(&rig.clocks, 1000);
-        ask(rig.engine, &op);
+        test_clocks_pass(&rig->clocks, 1000);
+        ask(rig->engine, &op);
         ask(late, &op);
     }
     /* An engine that has seen only the new time must respect the claim. */
     op = strict("a", 10000);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
     for (int i = 0; i < 19; i++) {
-        test_clocks_pass(&rig.clocks, 500);
+        test_clocks_pass(&rig->clocks, 500);
         op = op_begin("a");
         assert_verdict(ask(late, &op), IDEM_V_BUSY);
     }
     idem_close(late);
-    rig_close(&rig);
 }
 
 static void
 a_store_clock_set_back_ends_no_lease_either(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = strict("a", 10000);
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_REMOTE);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
-    atomic_store(&rig.store->clock_us, -HOUR * 1000);
-    assert_int_equal(doubt_after_ms(&rig, "a", 500, 60000), -1);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    atomic_store(&rig->store->clock_us, -HOUR * 1000);
+    assert_int_equal(doubt_after_ms(rig, "a", 500, 60000), -1);
     /* A claim from now on is written with the time before the jump, because of
      * the fences. Then the clock is corrected, which is a jump forward: the
      * lease ends neither early nor late. */
     op = strict("b", 10000);
-    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
-    atomic_store(&rig.store->clock_us, 0);
-    assert_in_range(doubt_after_ms(&rig, "b", 1000, 2 * HOUR), 10000,
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    atomic_store(&rig->store->clock_us, 0);
+    assert_in_range(doubt_after_ms(rig, "b", 1000, 2 * HOUR), 10000,
                     HOUR + 20000);
-    rig_close(&rig);
 }
 
 /* Found by the simulator: the expiry counted from the wrong time, so the record
@@ -211,53 +212,47 @@ a_store_clock_set_back_ends_no_lease_either(void **state)
 static void
 what_is_finished_under_a_clock_set_back_does_not_expire_early(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op begin = strict("a", HOUR * 8), finish;
     struct faulty_store *second_store;
     struct idem_engine *second;
     struct reply reply;
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_REMOTE);
-    reply = ask(rig.engine, &begin);
+    reply = ask(rig->engine, &begin);
     assert_verdict(reply, IDEM_V_STARTED);
 
-    atomic_fetch_sub(&rig.store->clock_us, 9 * HOUR * 1000);
+    atomic_fetch_sub(&rig->store->clock_us, 9 * HOUR * 1000);
     for (int i = 0; i < 2 * 3600; i++) { /* two hours pass meanwhile */
-        test_clocks_pass(&rig.clocks, 1000);
-        assert_verdict(ask(rig.engine, &begin), IDEM_V_BUSY);
+        test_clocks_pass(&rig->clocks, 1000);
+        assert_verdict(ask(rig->engine, &begin), IDEM_V_BUSY);
     }
     finish = op_finish("a", reply.fence, "done");
     finish.ttl_ms = 3 * HOUR;
-    assert_verdict(ask(rig.engine, &finish), IDEM_V_OK);
+    assert_verdict(ask(rig->engine, &finish), IDEM_V_OK);
 
-    atomic_fetch_add(&rig.store->clock_us, 9 * HOUR * 1000);
-    test_clocks_pass(&rig.clocks, 3 * HOUR - 60000);
-    second = rig_engine(&rig, FAULTY_REMOTE, NULL, &second_store);
+    atomic_fetch_add(&rig->store->clock_us, 9 * HOUR * 1000);
+    test_clocks_pass(&rig->clocks, 3 * HOUR - 60000);
+    second = rig_engine(rig, FAULTY_REMOTE, NULL, &second_store);
     assert_verdict(ask(second, &begin), IDEM_V_REPLAY);
     idem_close(second);
-    rig_close(&rig);
 }
 
 static void
 fences_grow_even_when_the_clock_goes_back(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = strict("a", 1000);
     struct reply first, second;
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_REMOTE);
     op.ttl_ms = 1000;
-    first = ask(rig.engine, &op);
+    first = ask(rig->engine, &op);
     op = op_release("a", first.fence);
-    ask(rig.engine, &op);
-    atomic_store(&rig.store->clock_us, -HOUR * 1000);
-    test_clocks_pass(&rig.clocks, 2000);
+    ask(rig->engine, &op);
+    atomic_store(&rig->store->clock_us, -HOUR * 1000);
+    test_clocks_pass(&rig->clocks, 2000);
     op = op_begin("other");
-    second = ask(rig.engine, &op);
+    second = ask(rig->engine, &op);
     assert_true(second.fence > first.fence);
-    rig_close(&rig);
 }
 
 static void
@@ -270,7 +265,8 @@ a_wall_clock_that_jumps_here_ends_nothing_and_is_told(void **state)
         struct idem_op op = strict("a", 10000);
         struct rig rig;
 
-        open_and_age(&rig, FAULTY_LOCAL);
+        rig_open(&rig, FAULTY_LOCAL, NULL);
+        age(&rig);
         assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
         atomic_fetch_add(&rig.clocks.wall_us, jumps[i] * 1000);
         assert_in_range(doubt_after_ms(&rig, "a", 50, 20000), 10000, 10150);
@@ -295,7 +291,8 @@ no_lease_ends_sooner_than_one_lease_after_a_restart(void **state)
         struct idem_op op = strict("a", 10000);
         struct rig rig;
 
-        open_and_age(&rig, kinds[i]);
+        rig_open(&rig, kinds[i], NULL);
+        age(&rig);
         assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
         idem_close(rig.engine);
         test_clocks_pass(&rig.clocks, HOUR);
@@ -317,7 +314,8 @@ a_record_expires_after_its_ttl(void **state)
         struct reply start, again;
         struct rig rig;
 
-        open_and_age(&rig, kinds[i]);
+        rig_open(&rig, kinds[i], NULL);
+        age(&rig);
         op.ttl_ms = 20000;
         start = ask(rig.engine, &op);
         op = op_finish("a", start.fence, "R");
@@ -349,7 +347,8 @@ a_jump_forward_expires_no_record(void **state)
         struct reply start;
         struct rig rig;
 
-        open_and_age(&rig, kinds[i]);
+        rig_open(&rig, kinds[i], NULL);
+        age(&rig);
         start = ask(rig.engine, &op);
         op = op_finish("a", start.fence, "R");
         assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
@@ -366,48 +365,42 @@ a_jump_forward_expires_no_record(void **state)
 static void
 a_store_that_is_ahead_at_the_start_is_not_believed(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_begin("a");
     struct idem_engine *young;
     struct reply start;
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_REMOTE);
-    start = ask(rig.engine, &op);
+    start = ask(rig->engine, &op);
     op = op_finish("a", start.fence, "R");
-    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     /* The store's time is counted by the boot clock here: it is now 25 hours
      * ahead. */
-    atomic_fetch_add(&rig.clocks.boot_us, 25 * HOUR * 1000);
-    young = rig_engine(&rig, FAULTY_REMOTE, NULL, NULL);
-    assert_int_equal(rig.logged, 1);
+    atomic_fetch_add(&rig->clocks.boot_us, 25 * HOUR * 1000);
+    young = rig_engine(rig, FAULTY_REMOTE, NULL, NULL);
+    assert_int_equal(rig->logged, 1);
     op = op_begin("a");
     for (int i = 0; i < 10; i++) {
         assert_verdict(ask(young, &op), IDEM_V_REPLAY);
-        test_clocks_pass(&rig.clocks, 1000);
+        test_clocks_pass(&rig->clocks, 1000);
     }
     /* This machine's clock was wrong, and is corrected. */
-    atomic_fetch_add(&rig.clocks.wall_us, 25 * HOUR * 1000);
-    test_clocks_pass(&rig.clocks, 1000);
+    atomic_fetch_add(&rig->clocks.wall_us, 25 * HOUR * 1000);
+    test_clocks_pass(&rig->clocks, 1000);
     assert_verdict(ask(young, &op), IDEM_V_STARTED);
     idem_close(young);
-    rig_close(&rig);
 }
 
 static void
 a_remote_clock_is_read_once_a_second(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_get("x");
-    struct rig rig;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
     for (int i = 0; i < 1000; i++) {
-        test_clocks_pass(&rig.clocks, 10);
-        ask(rig.engine, &op);
+        test_clocks_pass(&rig->clocks, 10);
+        ask(rig->engine, &op);
     }
-    assert_in_range(rig.store->nows, 10, 12);
-    rig_close(&rig);
+    assert_in_range(rig->store->nows, 10, 12);
 }
 
 static void
@@ -419,20 +412,17 @@ time_passes(void *arg)
 static void
 a_slow_reading_of_the_clock_widens_the_bounds(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_get("x");
-    struct rig rig;
     int64_t store_ms;
 
-    (void)state;
-    rig_open(&rig, FAULTY_REMOTE, NULL);
-    rig.store->during_now = time_passes;
-    rig.store->during_now_arg = &rig.clocks;
-    test_clocks_pass(&rig.clocks, 5000);
-    ask(rig.engine, &op);
-    store_ms = atomic_load(&rig.clocks.wall_us) / 1000;
-    assert_in_range(rig.engine->now.late_ms, store_ms, store_ms + 10);
-    assert_in_range(rig.engine->now.early_ms, store_ms - 810, store_ms - 790);
-    rig_close(&rig);
+    rig->store->during_now = time_passes;
+    rig->store->during_now_arg = &rig->clocks;
+    test_clocks_pass(&rig->clocks, 5000);
+    ask(rig->engine, &op);
+    store_ms = atomic_load(&rig->clocks.wall_us) / 1000;
+    assert_in_range(rig->engine->now.late_ms, store_ms, store_ms + 10);
+    assert_in_range(rig->engine->now.early_ms, store_ms - 810, store_ms - 790);
 }
 
 static void
@@ -443,7 +433,8 @@ an_honest_difference_of_clocks_is_made_up_for(void **state)
 
     (void)state;
     /* The store's clock is faster by 100 parts in a million. */
-    open_and_age(&rig, FAULTY_REMOTE);
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    age(&rig);
     for (int i = 0; i < 5000; i++) {
         test_clocks_pass(&rig.clocks, 10000);
         atomic_fetch_add(&rig.store->clock_us, 1000);
@@ -457,56 +448,50 @@ an_honest_difference_of_clocks_is_made_up_for(void **state)
 static void
 without_a_clock_a_renewal_elsewhere_is_seen(void **state)
 {
+    struct rig *rig = *state;
     struct idem_engine *owner;
     struct idem_op op = strict("a", 10000);
     struct reply start;
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_CLOCKLESS);
-    owner = rig_engine(&rig, FAULTY_CLOCKLESS, NULL, NULL);
+    owner = rig_engine(rig, FAULTY_CLOCKLESS, NULL, NULL);
     start = ask(owner, &op);
     for (int i = 0; i < 20; i++) {
-        test_clocks_pass(&rig.clocks, 4000);
+        test_clocks_pass(&rig->clocks, 4000);
         op = op_renew("a", start.fence, 10000);
         assert_verdict(ask(owner, &op), IDEM_V_OK);
         op = op_begin("a");
-        assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
+        assert_verdict(ask(rig->engine, &op), IDEM_V_BUSY);
     }
     /* A wall clock that is off by hours makes no difference. */
-    atomic_fetch_add(&rig.clocks.wall_us, 10 * HOUR * 1000);
-    assert_in_range(doubt_after_ms(&rig, "a", 100, 20000), 10000, 10300);
+    atomic_fetch_add(&rig->clocks.wall_us, 10 * HOUR * 1000);
+    assert_in_range(doubt_after_ms(rig, "a", 100, 20000), 10000, 10300);
     idem_close(owner);
-    rig_close(&rig);
 }
 
 static void
 a_parked_one_without_a_clock_sees_the_lease_end(void **state)
 {
+    struct rig *rig = *state;
     struct idem_engine *owner;
     struct idem_op op = strict("a", 5000);
     struct reply waiting;
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_CLOCKLESS);
-    owner = rig_engine(&rig, FAULTY_CLOCKLESS, NULL, NULL);
+    owner = rig_engine(rig, FAULTY_CLOCKLESS, NULL, NULL);
     assert_verdict(ask(owner, &op), IDEM_V_STARTED);
     op = op_wait("a", 60000);
-    put(rig.engine, &op, &waiting);
-    turn(rig.engine);
+    put(rig->engine, &op, &waiting);
+    turn(rig->engine);
     for (int i = 0; i < 98; i++) {
-        test_clocks_pass(&rig.clocks, 50);
-        turn(rig.engine);
+        test_clocks_pass(&rig->clocks, 50);
+        turn(rig->engine);
         assert_false(waiting.done);
     }
     for (int i = 0; i < 10; i++) {
-        test_clocks_pass(&rig.clocks, 50);
-        turn(rig.engine);
+        test_clocks_pass(&rig->clocks, 50);
+        turn(rig->engine);
     }
     assert_verdict(waiting, IDEM_V_DOUBT);
     idem_close(owner);
-    rig_close(&rig);
 }
 
 static void
@@ -516,14 +501,16 @@ without_a_clock_ones_own_claim_is_watched_from_the_start(void **state)
     struct rig rig;
 
     (void)state;
-    open_and_age(&rig, FAULTY_CLOCKLESS);
+    rig_open(&rig, FAULTY_CLOCKLESS, NULL);
+    age(&rig);
     assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
     test_clocks_pass(&rig.clocks, 4900);
     op = op_begin("a");
     assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
     rig_close(&rig);
 
-    open_and_age(&rig, FAULTY_CLOCKLESS);
+    rig_open(&rig, FAULTY_CLOCKLESS, NULL);
+    age(&rig);
     op = strict("a", 5000);
     assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
     /* Nobody asks for this record meanwhile, while others come and go. */
@@ -558,7 +545,8 @@ a_store_drops_what_expired_before_the_judged_time(void **state)
         int64_t drop_ms;
         struct rig rig;
 
-        open_and_age(&rig, cases[i].kind);
+        rig_open(&rig, cases[i].kind, NULL);
+        age(&rig);
         ask(rig.engine, &op);
         drop_ms = idem__time_drop_ms(rig.engine);
         assert_int_equal(drop_ms, rig.engine->now.early_ms - behind_ms);
@@ -572,98 +560,116 @@ a_store_drops_what_expired_before_the_judged_time(void **state)
 static void
 a_store_drops_nothing_while_its_clock_is_in_doubt(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_get("x");
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_REMOTE);
-    atomic_store(&rig.store->clock_us, HOUR * 1000);
-    test_clocks_pass(&rig.clocks, 2000);
-    ask(rig.engine, &op);
-    assert_true(alarm_on(&rig));
-    assert_int_equal(idem__time_drop_ms(rig.engine), 0);
-    atomic_store(&rig.store->clock_us, 0);
-    test_clocks_pass(&rig.clocks, 2000);
-    ask(rig.engine, &op);
-    assert_false(alarm_on(&rig));
-    assert_true(idem__time_drop_ms(rig.engine) > 0);
-    rig_close(&rig);
+    atomic_store(&rig->store->clock_us, HOUR * 1000);
+    test_clocks_pass(&rig->clocks, 2000);
+    ask(rig->engine, &op);
+    assert_true(alarm_on(rig));
+    assert_int_equal(idem__time_drop_ms(rig->engine), 0);
+    atomic_store(&rig->store->clock_us, 0);
+    test_clocks_pass(&rig->clocks, 2000);
+    ask(rig->engine, &op);
+    assert_false(alarm_on(rig));
+    assert_true(idem__time_drop_ms(rig->engine) > 0);
 }
 
 static void
 while_written_times_stand_still_records_are_kept_longer(void **state)
 {
+    struct rig *rig = *state;
     struct idem_op op = op_get("x");
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_REMOTE);
-    ask(rig.engine, &op);
-    assert_in_range(rig.engine->now.behind_ms, 0, 1);
-    atomic_store(&rig.store->clock_us, -HOUR * 1000);
-    test_clocks_pass(&rig.clocks, 2000);
-    ask(rig.engine, &op);
+    ask(rig->engine, &op);
+    assert_in_range(rig->engine->now.behind_ms, 0, 1);
+    atomic_store(&rig->store->clock_us, -HOUR * 1000);
+    test_clocks_pass(&rig->clocks, 2000);
+    ask(rig->engine, &op);
     /* Written times do not go back: they stand still. What has passed since
      * is made up for, less a thousandth. */
-    assert_in_range(rig.engine->now.behind_ms, 1996, 2000);
-    rig_close(&rig);
+    assert_in_range(rig->engine->now.behind_ms, 1996, 2000);
 }
 
 static void
 a_lease_that_is_over_is_looked_at_in_a_millisecond(void **state)
 {
+    struct rig *rig = *state;
     struct idem_record record = {.state = IDEM_STATE_EXECUTING};
-    struct rig rig;
 
-    (void)state;
-    open_and_age(&rig, FAULTY_LOCAL);
-    record.updated = rig.engine->now.early_ms - 20000;
-    record.lease_until = rig.engine->now.early_ms - 10000;
-    assert_int_equal(idem__time_lease_end_us(rig.engine, &record),
-                     rig.engine->boot_now_us + 1000);
-    record.lease_until = rig.engine->now.early_ms + 5;
-    assert_int_equal(idem__time_lease_end_us(rig.engine, &record),
-                     rig.engine->boot_now_us + 6000);
+    record.updated = rig->engine->now.early_ms - 20000;
+    record.lease_until = rig->engine->now.early_ms - 10000;
+    assert_int_equal(idem__time_lease_end_us(rig->engine, &record),
+                     rig->engine->boot_now_us + 1000);
+    record.lease_until = rig->engine->now.early_ms + 5;
+    assert_int_equal(idem__time_lease_end_us(rig->engine, &record),
+                     rig->engine->boot_now_us + 6000);
     /* The engine has to watch for as long as the lease. */
     record.lease_until += HOUR;
-    record.updated = rig.engine->now.early_ms;
-    assert_int_equal(idem__time_lease_end_us(rig.engine, &record),
-                     rig.engine->boot_now_us + (HOUR + 6) * 1000);
-    rig_close(&rig);
+    record.updated = rig->engine->now.early_ms;
+    assert_int_equal(idem__time_lease_end_us(rig->engine, &record),
+                     rig->engine->boot_now_us + (HOUR + 6) * 1000);
+}
+
+/* The command line judges by it how long a record has been in doubt. */
+static void
+the_time_of_an_idle_engine_goes_on(void **state)
+{
+    static const enum faulty_kind kinds[] = {FAULTY_LOCAL, FAULTY_REMOTE,
+                                             FAULTY_CLOCKLESS};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct idem__stats before, after;
+        struct rig rig;
+
+        rig_open(&rig, kinds[i], NULL);
+        idem__stats(rig.engine, &before);
+        test_clocks_pass(&rig.clocks, 90000);
+        idem__stats(rig.engine, &after);
+        assert_in_range(after.now_ms - before.now_ms, 89999, 90001);
+        rig_close(&rig);
+    }
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_time_of_an_idle_engine_goes_on),
         cmocka_unit_test(a_lease_lasts_as_long_as_it_says),
-        cmocka_unit_test(
-            an_engine_that_has_just_started_says_when_it_will_know),
+        aged_test(an_engine_that_has_just_started_says_when_it_will_know,
+                  FAULTY_LOCAL),
         cmocka_unit_test(a_clock_that_cannot_be_is_an_error_not_a_fence),
-        cmocka_unit_test(a_store_clock_set_forward_ends_no_lease),
-        cmocka_unit_test(
-            what_is_written_after_a_jump_counts_in_the_stores_time),
-        cmocka_unit_test(a_store_clock_set_back_ends_no_lease_either),
-        cmocka_unit_test(
-            what_is_finished_under_a_clock_set_back_does_not_expire_early),
-        cmocka_unit_test(fences_grow_even_when_the_clock_goes_back),
+        aged_test(a_store_clock_set_forward_ends_no_lease, FAULTY_REMOTE),
+        aged_test(what_is_written_after_a_jump_counts_in_the_stores_time,
+                  FAULTY_REMOTE),
+        aged_test(a_store_clock_set_back_ends_no_lease_either, FAULTY_REMOTE),
+        aged_test(what_is_finished_under_a_clock_set_back_does_not_expire_early,
+                  FAULTY_REMOTE),
+        aged_test(fences_grow_even_when_the_clock_goes_back, FAULTY_REMOTE),
         cmocka_unit_test(a_wall_clock_that_jumps_here_ends_nothing_and_is_told),
         cmocka_unit_test(no_lease_ends_sooner_than_one_lease_after_a_restart),
         cmocka_unit_test(a_record_expires_after_its_ttl),
         cmocka_unit_test(a_jump_forward_expires_no_record),
-        cmocka_unit_test(a_store_that_is_ahead_at_the_start_is_not_believed),
-        cmocka_unit_test(a_remote_clock_is_read_once_a_second),
-        cmocka_unit_test(a_slow_reading_of_the_clock_widens_the_bounds),
+        aged_test(a_store_that_is_ahead_at_the_start_is_not_believed,
+                  FAULTY_REMOTE),
+        rig_test(a_remote_clock_is_read_once_a_second, FAULTY_REMOTE),
+        rig_test(a_slow_reading_of_the_clock_widens_the_bounds, FAULTY_REMOTE),
         cmocka_unit_test(an_honest_difference_of_clocks_is_made_up_for),
-        cmocka_unit_test(without_a_clock_a_renewal_elsewhere_is_seen),
-        cmocka_unit_test(a_parked_one_without_a_clock_sees_the_lease_end),
+        aged_test(without_a_clock_a_renewal_elsewhere_is_seen,
+                  FAULTY_CLOCKLESS),
+        aged_test(a_parked_one_without_a_clock_sees_the_lease_end,
+                  FAULTY_CLOCKLESS),
         cmocka_unit_test(
             without_a_clock_ones_own_claim_is_watched_from_the_start),
         cmocka_unit_test(a_store_drops_what_expired_before_the_judged_time),
-        cmocka_unit_test(a_store_drops_nothing_while_its_clock_is_in_doubt),
-        cmocka_unit_test(
-            while_written_times_stand_still_records_are_kept_longer),
-        cmocka_unit_test(a_lease_that_is_over_is_looked_at_in_a_millisecond),
+        aged_test(a_store_drops_nothing_while_its_clock_is_in_doubt,
+                  FAULTY_REMOTE),
+        aged_test(while_written_times_stand_still_records_are_kept_longer,
+                  FAULTY_REMOTE),
+        aged_test(a_lease_that_is_over_is_looked_at_in_a_millisecond,
+                  FAULTY_LOCAL),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,24 +13,24 @@
 
 #include <idem/token.h>
 
-enum idem__step
-idem__verb_step(const struct idem_op *op, bool next)
+enum idem__part
+idem__verb_part(const struct idem_op *op, bool next)
 {
     if (op->verb == IDEM_REDEEM && next)
-        return IDEM__STEP_USE;
+        return IDEM__PART_USE;
     if (op->type != 0)
-        return IDEM__STEP_LAST;
+        return IDEM__PART_LAST;
     switch (op->verb) {
     case IDEM_SETTLE:
-        return IDEM__STEP_LOOK;
+        return IDEM__PART_LOOK;
     case IDEM_FINISH:
     case IDEM_RELEASE:
     case IDEM_RENEW:
     case IDEM_GET:
     case IDEM_FORGET:
-        return IDEM__STEP_FIND;
+        return IDEM__PART_FIND;
     default:
-        return IDEM__STEP_LAST;
+        return IDEM__PART_LAST;
     }
 }
 
@@ -39,7 +39,7 @@ idem__submit_verb(struct idem_engine *engine, const struct idem_op *op,
                   bool next, idem_done_fn *done, void *arg, uint64_t *ticket,
                   struct idem_error *err)
 {
-    return idem__submit(engine, op, idem__verb_step(op, next), done, arg,
+    return idem__submit(engine, op, idem__verb_part(op, next), done, arg,
                         ticket, err);
 }
 
@@ -47,7 +47,7 @@ idem__submit_verb(struct idem_engine *engine, const struct idem_op *op,
  * then passed to the caller. */
 static bool
 next_op(const struct idem__job *job, char token[IDEM_TOKEN_LEN + 1],
-        struct idem_op *op, enum idem__step *step)
+        struct idem_op *op, enum idem__part *part)
 {
     const struct idem_answer *answer = &job->answer;
     const struct idem_record *record = answer->record;
@@ -56,30 +56,30 @@ next_op(const struct idem__job *job, char token[IDEM_TOKEN_LEN + 1],
         (answer->verdict == IDEM_V_STALE || answer->verdict == IDEM_V_ABSENT);
 
     *op = job->op;
-    *step = IDEM__STEP_LAST;
-    switch (job->step) {
-    case IDEM__STEP_FIND:
+    *part = IDEM__PART_LAST;
+    switch (job->part) {
+    case IDEM__PART_FIND:
         op->type = IDEM_TYPE_TOKEN;
         return nothing;
-    case IDEM__STEP_LOOK:
+    case IDEM__PART_LOOK:
         op->verb = IDEM_SETTLE;
         if (nothing && op->type == IDEM_TYPE_REQUEST) {
             op->type = IDEM_TYPE_TOKEN;
-            *step = IDEM__STEP_LOOK;
+            *part = IDEM__PART_LOOK;
         } else if (nothing) {
             op->type = IDEM_TYPE_REQUEST;
         }
         return true;
-    case IDEM__STEP_USE:
-        *step = IDEM__STEP_FRESH;
+    case IDEM__PART_USE:
+        *part = IDEM__PART_FRESH;
         idem_token_make(token);
         *op = (struct idem_op){
             .verb = IDEM_ISSUE, .scope = job->op.scope, .id = idem_text(token)};
         if (record->expires > record->updated)
             op->ttl_ms = record->expires - record->updated;
         return answer->verdict == IDEM_V_REDEEMED;
-    case IDEM__STEP_FRESH:
-    case IDEM__STEP_LAST:
+    case IDEM__PART_FRESH:
+    case IDEM__PART_LAST:
         break;
     }
     return false;
@@ -103,24 +103,24 @@ idem__verb_answer(struct idem_engine *engine, struct idem__job *job,
     char token[IDEM_TOKEN_LEN + 1];
     struct idem_error trouble;
     struct idem_op op;
-    enum idem__step step;
+    enum idem__part part;
 
-    if (job->step == IDEM__STEP_FRESH) {
+    if (job->part == IDEM__PART_FRESH) {
         tell_redeemed(job, status == IDEM_OK &&
                                job->answer.verdict == IDEM_V_ISSUED);
         return;
     }
-    if (status == IDEM_OK && !next_op(job, token, &op, &step)) {
+    if (status == IDEM_OK && !next_op(job, token, &op, &part)) {
         job->done(job->arg, IDEM_OK, &job->answer, NULL);
         return;
     }
     if (status == IDEM_OK) {
-        status = idem__submit(engine, &op, step, job->done, job->arg, NULL,
+        status = idem__submit(engine, &op, part, job->done, job->arg, NULL,
                               &trouble);
         err = &trouble;
         if (status == IDEM_OK)
             return;
-        if (step == IDEM__STEP_FRESH) {
+        if (part == IDEM__PART_FRESH) {
             tell_redeemed(job, false);
             return;
         }

@@ -46,9 +46,7 @@ tell_once(void *arg, struct idem_lock *part)
 static int64_t
 left_ms(const struct idem_locks *self)
 {
-    int64_t ms = (self->end_us - idem__boot_us(self->engine)) / 1000;
-
-    return ms > 0 ? ms : 0;
+    return idem__wait_left_ms(self->engine, self->end_us);
 }
 
 static bool
@@ -58,19 +56,13 @@ is_stopped(const struct idem_locks *self)
 }
 
 static enum idem_status
-stopped(struct idem_error *err)
-{
-    return idem__fail(err, IDEM_ERR_CLOSED, "the wait was cancelled");
-}
-
-static enum idem_status
 take_part(struct idem_locks *self, const char *name, struct idem_error *err)
 {
     struct idem_lock_options options = self->options;
     enum idem_status status;
 
     if (is_stopped(self))
-        return stopped(err);
+        return idem__wait_cancelled(err);
     options.owner = self->owner;
     options.wait_ms = left_ms(self);
     if (options.lost) {
@@ -276,7 +268,7 @@ settle_crowd(struct crowd *crowd, uint32_t asked, struct idem_error *err)
     if (crowd->winner >= 0)
         return keep_winner(crowd, err);
     if (is_stopped(crowd->self))
-        return stopped(err);
+        return idem__wait_cancelled(err);
     if (crowd->err.status != IDEM_OK) {
         if (err)
             *err = crowd->err;

@@ -39,25 +39,31 @@ struct idem__turn {
     size_t count;
 };
 
-static int64_t
-left_ms(const struct idem__turn *turn)
+int64_t
+idem__wait_left_ms(struct idem_engine *engine, int64_t end_us)
 {
-    int64_t ms = (turn->end_us - idem__boot_us(turn->engine)) / 1000;
+    int64_t ms = (end_us - idem__boot_us(engine)) / 1000;
 
     return ms > 0 ? ms : 0;
 }
 
-static bool
-is_stopped(const struct idem__turn *turn)
+enum idem_status
+idem__wait_cancelled(struct idem_error *err)
 {
-    return idem__is_set(turn->options.stop);
+    return idem__fail(err, IDEM_ERR_CLOSED, "the wait was cancelled");
+}
+
+static int64_t
+left_ms(const struct idem__turn *turn)
+{
+    return idem__wait_left_ms(turn->engine, turn->end_us);
 }
 
 static enum idem_status
 too_late(const struct idem__turn *turn, struct idem_error *err)
 {
-    return is_stopped(turn)
-               ? idem__fail(err, IDEM_ERR_CLOSED, "the wait was cancelled")
+    return idem__is_set(turn->options.stop)
+               ? idem__wait_cancelled(err)
                : idem__fail(err, IDEM_ERR_TIMEOUT,
                             "lock \"%s\": others are in line before",
                             turn->name);
@@ -239,7 +245,7 @@ join(struct idem__turn *turn, struct idem_error *err)
     enum idem_status status = try_join(turn, err);
 
     while (status == IDEM_OK && !turn->lock) {
-        if (left_ms(turn) == 0 || is_stopped(turn))
+        if (left_ms(turn) == 0 || idem__is_set(turn->options.stop))
             return too_late(turn, err);
         usleep(FULL_US);
         status = try_join(turn, err);

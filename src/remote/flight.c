@@ -272,11 +272,11 @@ idem__flights_take(struct idem_engine *engine)
             break;
         case IDEM__ITEM_CANCEL:
             cancel(engine, ((struct idem__cancel *)item)->ticket);
-            free(item);
+            idem__cancel_drop(&engine->queue, (struct idem__cancel *)item);
             break;
         case IDEM__ITEM_FIGURES:
-            if (((struct idem__figures *)item)->woken)
-                idem__word_set(((struct idem__figures *)item)->woken);
+            if (((struct idem__asked_figures *)item)->woken)
+                idem__word_set(((struct idem__asked_figures *)item)->woken);
             break;
         case IDEM__ITEM_NEWS: /* only a store sends news, and there is none */
             free(item);

@@ -101,11 +101,10 @@ static void
 tell_time(struct idem_engine *engine)
 {
     const struct idem__remote *remote = engine->remote;
-    int64_t since_ms = (engine->boot_now_us - remote->hello_us) / 1000;
 
     if (remote->hello.now_ms)
-        atomic_store_explicit(&engine->stats_now_ms,
-                              remote->hello.now_ms + since_ms,
+        atomic_store_explicit(&engine->ahead_ms,
+                              remote->hello.now_ms - remote->hello_us / 1000,
                               memory_order_relaxed);
 }
 

@@ -92,6 +92,87 @@ what_may_have_been_done_is_lost(void **state)
     served_stop(&served);
 }
 
+/* ---- a lost answer, and what the second one tells -------------------------
+ */
+
+static void *
+speak_again(void *arg)
+{
+    struct proxy *proxy = arg;
+
+    usleep(150000);
+    atomic_store(&proxy->swallow, false);
+    return NULL;
+}
+
+/* The request passes; its answer is lost, and so it is sent again. */
+static enum idem_status
+do_and_lose_the_answer(struct idem_engine *engine, struct proxy *proxy,
+                       struct idem_op op, struct idem_answer *answer)
+{
+    enum idem_status status;
+    pthread_t thread;
+
+    atomic_store(&proxy->swallow, true);
+    assert_int_equal(pthread_create(&thread, NULL, speak_again, proxy), 0);
+    status = served_do(engine, op, answer);
+    pthread_join(thread, NULL);
+    return status;
+}
+
+static void
+the_second_answer_tells_what_the_first_one_did(void **state)
+{
+    struct idem_op lock = {.verb = IDEM_LOCK,
+                           .id = idem_text("l"),
+                           .subject = idem_text("me"),
+                           .lease_ms = 60000};
+    struct idem_op op;
+    struct served served;
+    struct proxy proxy;
+    struct idem_engine *engine;
+    struct idem_answer answer;
+
+    (void)state;
+    served_start(&served, "memory:", NULL);
+    proxy_start(&proxy, &served);
+    engine = served_open(proxy.url);
+
+    op = (struct idem_op){.verb = IDEM_SETTLE, .id = idem_text("never-ran")};
+    assert_int_equal(do_and_lose_the_answer(engine, &proxy, op, &answer),
+                     IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_SETTLED);
+    assert_int_equal(answer.record->state, IDEM_STATE_FAILED);
+    idem_answer_clear(&answer);
+
+    op.outcome = IDEM_STATE_SUCCEEDED; /* it is settled, but as failed */
+    assert_int_equal(do_and_lose_the_answer(engine, &proxy, op, &answer),
+                     IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_REPLAY);
+    idem_answer_clear(&answer);
+
+    assert_int_equal(served_do(engine, lock, &answer), IDEM_OK);
+    op = (struct idem_op){.verb = IDEM_UNLOCK,
+                          .id = idem_text("l"),
+                          .fence = answer.record->fence};
+    idem_answer_clear(&answer);
+    assert_int_equal(do_and_lose_the_answer(engine, &proxy, op, &answer),
+                     IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_OK);
+    idem_answer_clear(&answer);
+    op.fence++; /* of nobody's lock, so this was not it */
+    assert_int_equal(do_and_lose_the_answer(engine, &proxy, op, &answer),
+                     IDEM_ERR_LOST);
+
+    /* That the token exists does not tell who issued it. */
+    op = (struct idem_op){.verb = IDEM_ISSUE, .id = idem_text("token")};
+    assert_int_equal(do_and_lose_the_answer(engine, &proxy, op, &answer),
+                     IDEM_ERR_LOST);
+    idem_close(engine);
+    proxy_stop(&proxy);
+    served_stop(&served);
+}
+
 /* The connection broke, and the operation was sent again and answered; then the
  * server reads the first one. */
 static void
@@ -428,6 +509,7 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_second_answer_tells_what_the_first_one_did),
         cmocka_unit_test(without_a_server_it_is_unavailable_and_comes_back),
         cmocka_unit_test(what_may_have_been_done_is_lost),
         cmocka_unit_test(what_is_told_as_not_stored_is_never_sent_later),

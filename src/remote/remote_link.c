@@ -434,9 +434,11 @@ ask(struct dial *d, const struct idem__wire_args *args, struct idem_buf *in,
             return IDEM_OK;
         room = got == IDEM__WIRE_MORE ? idem_buf_room(in, 4096) : NULL;
         if (!room)
-            return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                              "%s: unexpected reply: is this an idem server?",
-                              d->address->shown);
+            return idem__fail(
+                err, IDEM_ERR_UNSUPPORTED,
+                "%s: unexpected reply: is this an idem server? Give "
+                "the address of its --socket or --listen",
+                d->address->shown);
         n = idem__remote_recv(&d->link, room, 4096);
         if (n > 0)
             in->len += (size_t)n;
@@ -510,7 +512,8 @@ greet(struct dial *d, struct idem_buf *in, struct idem__remote_hello *hello,
         info.kind != IDEM__WIRE_BYTES ||
         !memmem(info.bytes.data, info.bytes.len, "idem_version:", 13))
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
-                          "%s: unexpected reply: is this an idem server?",
+                          "%s: unexpected reply: is this an idem server? Give "
+                          "the address of its --socket or --listen",
                           d->address->shown);
     hello->max_result =
         (size_t)figure(info.bytes, "\nmax_result:", IDEM_RESULT_DEFAULT_MAX);
