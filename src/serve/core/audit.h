@@ -60,8 +60,8 @@ enum idem_status audit_open(const char *file, int64_t max_bytes,
                             struct audit **audit, struct idem_error *err);
 void audit_close(struct audit *audit); /* NULL is fine */
 
-/* Log the event at every log level, and keep it. If the file cannot be written,
- * the log says so. */
+/* Log the event at every log level, and keep it. If the file cannot be written
+ * or memory runs out, the log says so; a line is never written in part. */
 void audit_add(struct audit *audit, const struct server_log *log,
                const struct audit_event *event);
 
@@ -73,9 +73,10 @@ struct audit_filter {
     size_t count;                /* how many of each, the newest */
 };
 
-/* Oldest first. The object is valid during the call only. */
+/* Oldest first. The object is valid during the call only. Returns false if
+ * memory ran out; then the list is not complete. */
 typedef void audit_each_fn(void *arg, const json_t *entry);
-void audit_list(struct audit *audit, const struct audit_filter *filter,
+bool audit_list(struct audit *audit, const struct audit_filter *filter,
                 audit_each_fn *each, void *arg);
 
 /* The default audit file, next to a journal's file; empty if the store is not a

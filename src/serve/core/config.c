@@ -517,8 +517,10 @@ server_config_file(struct server_config *config, const char *file,
     size_t len;
 
     if (!in)
-        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", file,
-                          strerror(errno));
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "cannot read the configuration file %s: %s; correct "
+                          "--config",
+                          file, strerror(errno));
     text = malloc(FILE_MAX + 1);
     len = text ? fread(text, 1, FILE_MAX + 1, in) : 0;
     if (!text)

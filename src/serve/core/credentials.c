@@ -414,8 +414,11 @@ credentials_reread(struct credentials *credentials, struct idem_error *err)
         return IDEM_OK;
     fd = open(credentials->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", credentials->file,
-                          strerror(errno));
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "cannot read the credentials file %s: %s; correct "
+                          "--credentials or make the file readable for the "
+                          "server",
+                          credentials->file, strerror(errno));
     status = read_fd(credentials, fd, err);
     close(fd);
     return status;

@@ -221,7 +221,7 @@ is_hurried(const struct doubts *doubts)
     return doubts->hurried >= doubts->begun || doubts->server->config->on_doubt;
 }
 
-/* Under the lock, which is released during waits. */
+/* Under the lock, which is unlocked during waits. */
 static void
 look(struct doubts *doubts)
 {

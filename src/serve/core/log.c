@@ -16,14 +16,14 @@
 #define LINE_MAX_LEN 2048
 #define ROOM_AT_END 8 /* closing quote, brace, newline */
 
-struct line {
+struct log_line {
     bool json;
     size_t len;
     char text[LINE_MAX_LEN];
 };
 
 static void
-put(struct line *line, const char *bytes, size_t len)
+put(struct log_line *line, const char *bytes, size_t len)
 {
     size_t room = sizeof(line->text) - ROOM_AT_END - line->len;
 
@@ -34,14 +34,14 @@ put(struct line *line, const char *bytes, size_t len)
 }
 
 static void
-put_text(struct line *line, const char *text)
+put_text(struct log_line *line, const char *text)
 {
     put(line, text, strlen(text));
 }
 
 /* Write printable ASCII only, because an attacker can choose the keys. */
 static void
-put_escaped(struct line *line, const uint8_t *bytes, size_t len)
+put_escaped(struct log_line *line, const uint8_t *bytes, size_t len)
 {
     char hex[8];
 
@@ -70,7 +70,7 @@ plain(const uint8_t *bytes, size_t len)
 }
 
 static void
-put_name(struct line *line, const char *name)
+put_name(struct log_line *line, const char *name)
 {
     if (line->len > (line->json ? 1u : 0u))
         put_text(line, line->json ? "," : " ");
@@ -85,7 +85,7 @@ put_name(struct line *line, const char *name)
 }
 
 static void
-put_value(struct line *line, const char *name, struct idem_bytes value)
+put_value(struct log_line *line, const char *name, struct idem_bytes value)
 {
     bool quoted = line->json || !plain(value.data, value.len);
 
@@ -98,7 +98,7 @@ put_value(struct line *line, const char *name, struct idem_bytes value)
 }
 
 static void
-put_key(struct line *line, const struct server_log *log,
+put_key(struct log_line *line, const struct server_log *log,
         const struct log_field *field)
 {
     uint8_t key[IDEM_KEY_LEN];
@@ -116,7 +116,7 @@ put_key(struct line *line, const struct server_log *log,
 }
 
 static void
-put_field(struct line *line, const struct server_log *log,
+put_field(struct log_line *line, const struct server_log *log,
           const struct log_field *field)
 {
     char number[24];
@@ -153,7 +153,7 @@ server_log_time(char text[LOG_TIME_LEN])
 }
 
 static void
-put_time(struct line *line)
+put_time(struct log_line *line)
 {
     char text[LOG_TIME_LEN];
 
@@ -168,7 +168,7 @@ server_log_fields(const struct server_log *log, enum log_level level,
 {
     static const char *const levels[] = {"debug", "info", "warning", "error",
                                          "info"};
-    struct line line;
+    struct log_line line;
     ssize_t written;
 
     if (level < log->level)

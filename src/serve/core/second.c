@@ -97,6 +97,7 @@ proposal_json(const char *who, const struct idem_op *op)
     json_t *json;
 
     clock_gettime(CLOCK_REALTIME, &now);
+    server_json_begin();
     json = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I}", "who", who, "time",
                      (json_int_t)now.tv_sec * 1000 + now.tv_nsec / 1000000,
                      "verb", idem_verb_name(op->verb), "outcome",
@@ -106,7 +107,8 @@ proposal_json(const char *who, const struct idem_op *op)
     if (json && http_put_bytes(json, "scope", op->scope, false) &&
         http_put_bytes(json, "id", op->id, false) &&
         http_put_bytes(json, "reason", op->subject, false) &&
-        http_put_bytes(json, "result", op->result, true))
+        http_put_bytes(json, "result", op->result, true) &&
+        !server_json_starved())
         return json;
     json_decref(json);
     return NULL;

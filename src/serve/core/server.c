@@ -4,7 +4,7 @@
  */
 #include "../resp/loop.h"
 #include "doubts.h"
-#include "json.h"
+#include "json_memory.h"
 #include "second.h"
 #include "systemd.h"
 

@@ -8,6 +8,7 @@
 #include "audit.h"
 
 #include "../http/http.h"
+#include "json_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -100,6 +101,7 @@ line_of(const struct audit_event *event)
     return line;
 }
 
+/* NULL if memory runs out: jansson would leave out single fields. */
 static json_t *
 line_json(const struct line *line)
 {
@@ -107,6 +109,7 @@ line_json(const struct line *line)
     json_t *json;
 
     server_log_time(time);
+    server_json_begin();
     json =
         json_pack("{s:s, s:s, s:s*, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "time",
                   time, "who", line->source->who, "proposed_by",
@@ -116,7 +119,8 @@ line_json(const struct line *line)
                   line->verdict, "before", line->before, "after", line->after);
     if (json && http_put_bytes(json, "scope", line->scope, false) &&
         http_put_bytes(json, "id", line->id, false) &&
-        http_put_bytes(json, "reason", line->reason, false))
+        http_put_bytes(json, "reason", line->reason, false) &&
+        !server_json_starved())
         return json;
     json_decref(json);
     return NULL;
@@ -188,19 +192,36 @@ next_of(const struct trail *trail, json_t *wanted, size_t *at)
     return NULL;
 }
 
-void
+/* The fields that an entry must have; NULL: out of memory. */
+static json_t *
+read_filter(const struct audit_filter *filter)
+{
+    json_t *wanted = json_object();
+    bool good = wanted != NULL;
+
+    if (good && filter->scope.len > 0)
+        good = http_put_bytes(wanted, "scope", filter->scope, false);
+    if (good && filter->id.len > 0)
+        good = http_put_bytes(wanted, "id", filter->id, false);
+    if (good && !server_json_starved())
+        return wanted;
+    json_decref(wanted);
+    return NULL;
+}
+
+bool
 audit_list(struct audit *audit, const struct audit_filter *filter,
            audit_each_fn *each, void *arg)
 {
     const struct trail *trails = audit->trails;
-    json_t *wanted = json_object();
     size_t at[TRAILS];
     const json_t *change, *reveal;
+    json_t *wanted;
 
-    if (filter->scope.len > 0)
-        http_put_bytes(wanted, "scope", filter->scope, false);
-    if (filter->id.len > 0)
-        http_put_bytes(wanted, "id", filter->id, false);
+    server_json_begin();
+    wanted = read_filter(filter);
+    if (!wanted)
+        return false;
     pthread_mutex_lock(&audit->mutex);
     for (int i = 0; i < TRAILS; i++)
         at[i] = first_of(&trails[i], wanted, filter->count);
@@ -220,6 +241,7 @@ audit_list(struct audit *audit, const struct audit_filter *filter,
     }
     pthread_mutex_unlock(&audit->mutex);
     json_decref(wanted);
+    return !server_json_starved();
 }
 
 /* ---- the file ---------------------------------------------------------- */
@@ -294,7 +316,7 @@ append(struct trail *trail, const json_t *entry, int64_t max_bytes)
 {
     char *text = json_dumps(entry, JSON_COMPACT);
     size_t len = text ? strlen(text) : 0;
-    char *line = text ? malloc(len + 2) : NULL;
+    char *line = text && !server_json_starved() ? malloc(len + 2) : NULL;
     int error = line ? make_room(trail, len + 2, max_bytes) : ENOMEM;
     ssize_t written = -1;
 
@@ -333,9 +355,11 @@ read_back(struct audit *audit, const char *file)
         getline(&line, &room, in) < 0)
         room = 0; /* the cut line was the last one */
     while (in && getline(&line, &room, in) > 0) {
-        json_t *entry = json_loads(line, 0, NULL);
+        json_t *entry;
 
-        if (json_is_object(entry))
+        server_json_begin();
+        entry = json_loads(line, 0, NULL);
+        if (json_is_object(entry) && !server_json_starved())
             keep(audit, entry);
         else
             json_decref(entry);

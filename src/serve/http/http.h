@@ -20,7 +20,7 @@
 #include "../../base/buf.h"
 #include "../../base/problem.h"
 #include "../../record/record.h"
-#include "../core/json.h"
+#include "../core/json_memory.h"
 
 #include <jansson.h>
 

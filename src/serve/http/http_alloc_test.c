@@ -1,8 +1,11 @@
 /*
- * http_alloc_test.c - lets each allocation fail once while a request is read
- * and while a reply is written. The request and the reply are right, or the
- * failure is "out of memory": never another request, never half a reply.
+ * http_alloc_test.c - lets each allocation fail once while a request is read,
+ * while a reply is written, and while an operator's action is written to the
+ * audit trail. The request and the reply are right, or the failure is "out of
+ * memory": never another request, never half a reply.
  */
+#include "../../../tests/support/failing_alloc.h"
+#include "../core/audit.h"
 #include "http.h"
 
 #include <setjmp.h>
@@ -10,41 +13,17 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
-
-/* The linker calls these instead of the real functions (see the Makefile). */
-void *__real_malloc(size_t len);
-void *__real_calloc(size_t count, size_t len);
-void *__real_realloc(void *old, size_t len);
-void *__wrap_malloc(size_t len);
-void *__wrap_calloc(size_t count, size_t len);
-void *__wrap_realloc(void *old, size_t len);
 
 static long countdown; /* 0: no failure; 1: the next allocation fails */
 
 static bool
-fails_now(void)
+alloc_fails(size_t calloc_len)
 {
+    (void)calloc_len;
     return countdown > 0 && --countdown == 0;
-}
-
-void *
-__wrap_malloc(size_t len)
-{
-    return fails_now() ? NULL : __real_malloc(len);
-}
-
-void *
-__wrap_calloc(size_t count, size_t len)
-{
-    return fails_now() ? NULL : __real_calloc(count, len);
-}
-
-void *
-__wrap_realloc(void *old, size_t len)
-{
-    return fails_now() ? NULL : __real_realloc(old, len);
 }
 
 static const char long_subject[] =
@@ -156,12 +135,136 @@ a_reply_is_whole_or_there_is_no_memory(void **state)
     assert_true(failures > 0);
 }
 
+/* ---- the audit trail --------------------------------------------------- */
+
+static const char *const fields[] = {"time",  "who",     "from",    "surface",
+                                     "verb",  "outcome", "verdict", "before",
+                                     "after", "scope",   "id",      "reason"};
+#define FIELDS (sizeof(fields) / sizeof(fields[0]))
+
+static void
+must_be_whole(const json_t *entry)
+{
+    assert_int_equal(json_object_size(entry), FIELDS);
+    for (size_t i = 0; i < FIELDS; i++)
+        if (!json_object_get(entry, fields[i]))
+            fail_msg("%s is missing", fields[i]);
+}
+
+struct listed {
+    int of_shop, of_others;
+};
+
+static void
+count_entry(void *arg, const json_t *entry)
+{
+    struct listed *listed = arg;
+    const char *scope = json_string_value(json_object_get(entry, "scope"));
+
+    must_be_whole(entry);
+    listed->of_shop += strcmp(scope, "shop") == 0;
+    listed->of_others += strcmp(scope, "shop") != 0;
+}
+
+static void
+forget(struct audit *audit, const char *scope)
+{
+    const struct audit_source source = {.who = "ann", .from = "uid=1 pid=2"};
+    const struct idem_op op = {.verb = IDEM_FORGET,
+                               .scope = idem_text(scope),
+                               .id = idem_text("order-7"),
+                               .subject = idem_text(long_subject)};
+    const struct idem_record record = {.state = IDEM_STATE_FREE};
+    const struct idem_answer answer = {.verdict = IDEM_V_OK, .record = &record};
+
+    audit_add(audit, NULL,
+              &(struct audit_event){&source, "resp", &op, IDEM_OK, &answer});
+}
+
+/* The number of lines; each must be whole. */
+static int
+read_lines(const char *path)
+{
+    FILE *in = fopen(path, "re");
+    char line[1024];
+    int count = 0;
+
+    assert_non_null(in);
+    for (; fgets(line, sizeof(line), in); count++) {
+        json_t *entry = json_loads(line, 0, NULL);
+
+        must_be_whole(entry);
+        json_decref(entry);
+    }
+    fclose(in);
+    return count;
+}
+
+static void
+an_audit_line_is_whole_or_not_there(void **state)
+{
+    char path[] = "/tmp/idem-audit-XXXXXX";
+    struct audit *audit;
+    struct listed listed = {0, 0};
+    bool all = false;
+    int written = 0, tries = 0;
+
+    (void)state;
+    close(mkstemp(path));
+    assert_int_equal(audit_open(path, 1 << 20, &audit, NULL), IDEM_OK);
+    for (long n = 1; !all; n++, tries++) {
+        countdown = n;
+        forget(audit, "shop");
+        all = countdown > 0;
+        countdown = 0;
+    }
+    written = read_lines(path);
+    assert_true(written > 0 && written < tries);
+    assert_true(audit_list(audit, &(struct audit_filter){.count = 1000},
+                           count_entry, &listed));
+    assert_true(listed.of_shop >= written && listed.of_shop < tries);
+    audit_close(audit);
+    unlink(path);
+}
+
+static void
+a_list_without_memory_shows_no_other_scope(void **state)
+{
+    const struct audit_filter filter = {.scope = idem_text("shop"),
+                                        .count = 10};
+    struct audit *audit;
+    bool all = false;
+    int failures = 0;
+
+    (void)state;
+    assert_int_equal(audit_open(NULL, 0, &audit, NULL), IDEM_OK);
+    forget(audit, "shop");
+    forget(audit, "bank");
+    for (long n = 1; !all; n++) {
+        struct listed listed = {0, 0};
+        bool whole;
+
+        countdown = n;
+        whole = audit_list(audit, &filter, count_entry, &listed);
+        all = countdown > 0;
+        countdown = 0;
+        failures += !whole;
+        assert_int_equal(listed.of_others, 0);
+        if (whole)
+            assert_int_equal(listed.of_shop, 1);
+    }
+    assert_true(failures > 0);
+    audit_close(audit);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_is_read_right_or_there_is_no_memory),
         cmocka_unit_test(a_reply_is_whole_or_there_is_no_memory),
+        cmocka_unit_test(an_audit_line_is_whole_or_not_there),
+        cmocka_unit_test(a_list_without_memory_shows_no_other_scope),
     };
 
     server_json_watch();

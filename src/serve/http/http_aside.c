@@ -119,7 +119,11 @@ list_audit(const struct http_request *request)
                                         call->count};
     json_t *entries = json_array();
 
-    audit_list(request->http->server->audit, &filter, add_entry, entries);
+    if (!audit_list(request->http->server->audit, &filter, add_entry,
+                    entries)) {
+        json_decref(entries);
+        return NULL;
+    }
     return json_pack("{s:s, s:o}", "verdict", "entries", "entries", entries);
 }
 

@@ -24,6 +24,8 @@ static const struct {
     {"journal_executing", "Records in the journal that are executing."},
     {"journal_full", "1 while the disk is full for new claims."},
     {"journal_index_bytes", "Memory of the journal's index."},
+    {"journal_index_loading",
+     "Slices of the journal's index that are not loaded yet."},
     {"journal_live_bytes", "Bytes of segments that records still need."},
     {"journal_moved_bytes_total", "Bytes moved to clean segments up."},
     {"journal_poisoned", "1 after a write failed: the journal only reads."},

@@ -143,6 +143,27 @@ mask(struct http_request *request, struct idem_record *record)
     record->result = (struct idem_bytes){NULL, 0};
 }
 
+/* The engine has carried out the operation, and there is no memory for its
+ * answer. MEMORY says that nothing was stored, so it fits only a verdict that
+ * writes nothing. */
+static void
+fail_to_keep(struct http_request *request, const struct idem_answer *answer)
+{
+    struct idem_error err;
+
+    if (request->route->action != HTTP_OP || request->route->verb == IDEM_GET ||
+        tells_result(answer->verdict) || answer->verdict == IDEM_V_BUSY) {
+        http_fail_with(request, IDEM_ERR_MEMORY, NULL);
+        return;
+    }
+    if (nobody_else_knows(request, answer))
+        release(request->http, answer->record);
+    idem__fail(&err, IDEM_ERR_LOST,
+               "out of memory for the reply; the change may have been stored: "
+               "ask with GET");
+    http_fail_with(request, IDEM_ERR_LOST, &err);
+}
+
 static void
 keep(struct http_request *request, const struct idem_answer *answer)
 {
@@ -162,7 +183,7 @@ keep(struct http_request *request, const struct idem_answer *answer)
     if (is_long)
         record.result = (struct idem_bytes){NULL, 0};
     if (!idem_arena_record(&request->memory, &record, &request->record))
-        http_fail_with(request, IDEM_ERR_MEMORY, NULL);
+        fail_to_keep(request, answer);
     else if (is_long && !request->masked && tells_result(answer->verdict))
         share_result(request, answer->record);
 }

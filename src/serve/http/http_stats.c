@@ -55,7 +55,7 @@
     X(LIVE, "live_bytes")                                                      \
     X(USED, "used_bytes")
 
-enum column {
+enum stats_column {
 #define X(name, text) COLUMN_##name,
     COLUMN_MAP(X)
 #undef X
@@ -70,7 +70,7 @@ static const char *const column_names[] = {
 #undef X
 };
 
-struct row {
+struct stats_row {
     int64_t time_ms; /* since 1970 */
     float values[COLUMN_COUNT];
 };
@@ -95,7 +95,7 @@ struct http_stats {
     uint64_t look;             /* the scan that was asked for; 0: none */
     int64_t look_next_ms;
     uint64_t count;
-    struct row rows[KEPT]; /* the next goes to count % KEPT */
+    struct stats_row rows[KEPT]; /* the next goes to count % KEPT */
 };
 
 /* ---- a row ----------------------------------------------------------- */
@@ -123,7 +123,7 @@ quantile(const uint64_t buckets[METRICS_BUCKETS], double share)
 }
 
 static void
-add_latency(struct http_stats *self, struct row *row)
+add_latency(struct http_stats *self, struct stats_row *row)
 {
     const struct server_metrics *metrics = self->http->server->metrics;
 
@@ -142,7 +142,7 @@ add_latency(struct http_stats *self, struct row *row)
 }
 
 /* The line of the chart that a verdict belongs to; COLUMN_COUNT: none. */
-static enum column
+static enum stats_column
 column_of(enum idem_verdict verdict)
 {
     switch (verdict) {
@@ -169,7 +169,7 @@ column_of(enum idem_verdict verdict)
 
 static void
 add_rates(struct http_stats *self, const struct idem__stats *now,
-          struct row *row)
+          struct stats_row *row)
 {
     const struct idem__stats *then = &self->before.stats;
     int64_t at_ms = idem__mono_ms();
@@ -177,7 +177,7 @@ add_rates(struct http_stats *self, const struct idem__stats *now,
     double rates[COLUMN_COUNT] = {0};
 
     for (int i = 0; i < IDEM__VERDICT_COUNT; i++) {
-        enum column column = column_of((enum idem_verdict)i);
+        enum stats_column column = column_of((enum idem_verdict)i);
 
         if (column < COLUMN_COUNT)
             rates[column] += (double)(now->verdicts[i] - then->verdicts[i]);
@@ -196,7 +196,7 @@ add_rates(struct http_stats *self, const struct idem__stats *now,
 
 static void
 add_levels(struct http_stats *self, const struct idem__stats *now,
-           struct row *row)
+           struct stats_row *row)
 {
     struct server *server = self->http->server;
     float *values = row->values;
@@ -221,7 +221,7 @@ add_levels(struct http_stats *self, const struct idem__stats *now,
 }
 
 static bool
-put_row(struct idem_buf *out, const struct row *row)
+put_row(struct idem_buf *out, const struct stats_row *row)
 {
     bool ok = idem_buf_printf(out, "[%" PRId64, row->time_ms);
 
@@ -250,7 +250,7 @@ static void
 sample(struct http_stats *self)
 {
     struct idem__stats now = {0};
-    struct row row = {.time_ms = 0};
+    struct stats_row row = {.time_ms = 0};
     struct timespec time;
     struct idem_buf text;
 

@@ -39,12 +39,12 @@ static const struct language {
              "时，等到它给出的时间之后再发。",
              "不要重试，除非响应中 \"retryable\" 为 true。"};
 
-struct page {
+struct problem_page {
     char *at, *end;
 };
 
 static void
-put(struct page *page, const char *text, size_t len)
+put(struct problem_page *page, const char *text, size_t len)
 {
     size_t room = (size_t)(page->end - page->at);
 
@@ -55,7 +55,7 @@ put(struct page *page, const char *text, size_t len)
 }
 
 static void
-put_text(struct page *page, const char *text)
+put_text(struct problem_page *page, const char *text)
 {
     put(page, text, strlen(text));
 }
@@ -63,7 +63,7 @@ put_text(struct page *page, const char *text)
 /* Converts the Markdown that the manual uses: paragraphs, `code` and
  * [links](...). */
 static void
-put_markdown(struct page *page, const char *at, const char *end)
+put_markdown(struct problem_page *page, const char *at, const char *end)
 {
     bool code = false;
 
@@ -89,7 +89,7 @@ put_markdown(struct page *page, const char *at, const char *end)
 
 /* The text after a heading or the name of a row, up to `stop`. */
 static void
-put_section(struct page *page, const char *manual, const char *head,
+put_section(struct problem_page *page, const char *manual, const char *head,
             const char *stop)
 {
     const char *from = strstr(manual, head), *to;
@@ -102,7 +102,8 @@ put_section(struct page *page, const char *manual, const char *head,
 }
 
 static void
-put_class(struct page *page, const struct language *language, const char *name)
+put_class(struct problem_page *page, const struct language *language,
+          const char *name)
 {
     char head[64];
     const char *row, *cell;
@@ -189,7 +190,7 @@ problem_page(enum idem__problem problem, struct idem_bytes languages,
 {
     const struct idem__problem_type *type = idem__problem_type(problem);
     const struct language *language = choose(languages);
-    struct page page = {text, text + PROBLEM_PAGE_MAX};
+    struct problem_page page = {text, text + PROBLEM_PAGE_MAX};
     char head[512];
 
     snprintf(head, sizeof(head),

@@ -8,7 +8,7 @@
  *
  * A run begins with an empty sandbox, leaves nothing behind, and never uses the
  * server's own store. Where the unprotected version has a race, the requests
- * wait for each other between their check and the next step, so that the race
+ * wait for each other between their check and their write, so that the race
  * shows every time and not once in a thousand runs.
  */
 #ifndef SERVER_PLAY_H

@@ -12,7 +12,7 @@
 
 /* ---- one-time token ---------------------------------------------------- */
 
-/* Check whether the token exists, then delete it, in two steps. */
+/* Check whether the token exists, then delete it: two calls. */
 const char *
 play_token_checked(struct play_call *call)
 {

@@ -12,7 +12,7 @@
 
 /* ---- the tables -------------------------------------------------------- */
 
-struct found {
+struct play_found {
     struct play_call *call;
     int rows;
 };
@@ -20,7 +20,7 @@ struct found {
 static int
 take_row(void *arg, int columns, char **values, char **names)
 {
-    struct found *found = arg;
+    struct play_found *found = arg;
 
     (void)names;
     if (found->rows++ == 0 && columns > 0)
@@ -35,7 +35,7 @@ play_sql(struct play_call *call, const char *format, ...)
     struct play *play = call->play;
     enum play_actor me = play_worker(call);
     bool shown = call->number < PLAY_SHOWN;
-    struct found found = {call, 0};
+    struct play_found found = {call, 0};
     char sql[512], why[160];
     bool asks;
     int changed = 0;

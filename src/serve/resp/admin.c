@@ -531,15 +531,19 @@ do_audit(struct client *client, const struct command *command)
     struct audit_filter filter;
     struct resp_out *out;
     struct call *call;
+    bool whole;
 
     if (!read_audit(command, &filter)) {
         reply_error(client, command, "ERR",
                     "syntax error: AUDIT [SCOPE s] [ID i] [COUNT 1 to 1000]");
         return;
     }
-    audit_list(client->loop->server->audit, &filter, add_entry, &entries);
+    whole =
+        audit_list(client->loop->server->audit, &filter, add_entry, &entries);
     out = client_reply(client, tag_of(command), &call);
-    if (out) {
+    if (out && !whole) {
+        answer_add_status(out, tag_of(command), IDEM_ERR_MEMORY, NULL);
+    } else if (out) {
         answer_add_array(out, tag_of(command), 1 + entries.count);
         resp_add_text(out, "entries");
         if (entries.count > 0)

@@ -53,7 +53,8 @@ take(struct loop *loop)
     return call;
 }
 
-void
+/* Put a call that nothing refers to any more back into the pool. */
+static void
 call_put(struct call *call)
 {
     struct loop *loop = call->loop;

@@ -7,14 +7,14 @@
 #include <string.h>
 
 /* At most six words of a command are kept; further ones are ignored. */
-struct row {
+struct command_row {
     const char *name; /* upper case */
     enum command_kind kind;
     size_t min_words, max_words;
 };
 
 /* clang-format off */
-static const struct row rows[] = {
+static const struct command_row rows[] = {
     {"CANCEL",  COMMAND_CANCEL,  1, 1},
     {"AUDIT",   COMMAND_AUDIT,   0, 6},
     {"ROLLBACK", COMMAND_ROLLBACK, 1, 3},
@@ -39,10 +39,11 @@ size_t
 command_names(const char *const **names)
 {
     static const char *const list[] = {
-        "begin",  "finish", "release", "renew",  "settle", "get",     "forget",
-        "issue",  "redeem", "lock",    "unlock", "scan",   "cancel",  "audit",
-        "rollback", "id",     "ping",   "echo",    "auth",   "hello",  "command", "client",
-        "select", "config", "info",    "reset",  "quit",
+        "begin",  "finish", "release",  "renew",  "settle", "get",
+        "forget", "issue",  "redeem",   "lock",   "unlock", "scan",
+        "cancel", "audit",  "rollback", "id",     "ping",   "echo",
+        "auth",   "hello",  "command",  "client", "select", "config",
+        "info",   "reset",  "quit",
     };
 
     _Static_assert(sizeof(list) / sizeof(list[0]) ==
@@ -63,7 +64,7 @@ classify(struct command *command)
                                                                 : COMMAND_OP;
 }
 
-static const struct row *
+static const struct command_row *
 find_row(struct idem_bytes name)
 {
     for (size_t i = 0; i < ROWS; i++) {
@@ -74,8 +75,8 @@ find_row(struct idem_bytes name)
 }
 
 static enum idem_status
-parse_words(const struct row *row, const struct idem_bytes *args, size_t count,
-            struct command *command, struct idem_error *err)
+parse_words(const struct command_row *row, const struct idem_bytes *args,
+            size_t count, struct command *command, struct idem_error *err)
 {
     enum idem_status status;
 
@@ -123,7 +124,7 @@ command_parse(const struct idem__wire_request *in, struct command *command,
     size_t count = in->count - 1;
     enum idem_status status =
         idem__wire_parse(args, in->count, &command->wire, err);
-    const struct row *row;
+    const struct command_row *row;
 
     if (status != IDEM_ERR_UNSUPPORTED) {
         classify(command);

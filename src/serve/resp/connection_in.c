@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -29,15 +31,47 @@ command_limit(const struct client *client)
                              : UNKNOWN_CLIENT_MAX;
 }
 
-void
-client_protocol_error(struct client *client, const char *text)
+static void
+note_protocol_error(struct client *client, const char *text)
 {
     struct loop *loop = client->loop;
 
     metrics_add(&loop->server->metrics->protocol_errors, 1);
     server_log(loop->log, LOG_INFO, "protocol-error",
                LOG_NUMBER("client", client->id), LOG_TEXT("text", text));
+}
+
+void
+client_protocol_error(struct client *client, const char *text)
+{
+    note_protocol_error(client, text);
     client_error(client, (struct answer_tag){false, 0}, "ERR", text, true);
+}
+
+/* A browser or curl shows this reply; it would not show an error in RESP. A
+ * client that has sent a command before speaks RESP. */
+static void
+refuse_http(struct client *client)
+{
+    static const char text[] = IDEM__WIRE_IS_HTTP "\n";
+    char reply[256];
+    int len =
+        snprintf(reply, sizeof(reply),
+                 "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n"
+                 "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+                 sizeof(text) - 1, text);
+
+    note_protocol_error(client, IDEM__WIRE_IS_HTTP);
+    resp_add_raw(&client->out, reply, (size_t)len);
+    client_touch(client);
+    client->closing = true;
+}
+
+static bool
+has_spoken(const struct client *client)
+{
+    return client->out_before > 0 || client->out.buf.len > 0 ||
+           client->call_count > 0 || client->first || client->ordered_ready > 0;
 }
 
 /* Run the complete commands in `bytes`; returns how many bytes were
@@ -65,7 +99,11 @@ feed(struct client *client, const uint8_t *bytes, size_t len)
             client->needed = used;
             return at;
         case IDEM__WIRE_BAD:
-            client_protocol_error(client, err.text);
+            if (strcmp(err.text, IDEM__WIRE_IS_HTTP) == 0 &&
+                !has_spoken(client))
+                refuse_http(client);
+            else
+                client_protocol_error(client, err.text);
             return len;
         }
     }

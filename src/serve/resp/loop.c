@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,12 @@
 #define GATHER_PART 4 /* fraction of a commit's time */
 #define GATHER_MAX_US 1000
 #define GATHER_PAUSE_MAX 63
+#define LOOK_US 200     /* longest time without sleep */
+#define LOOK_STEPS 1000 /* and most looks in that time */
+#define LOOK_CALLS 4
+#define GAP_MAX_US 2000      /* a longer gap counts like this */
+#define YIELD_US 300         /* others use this processor */
+#define LOOK_AGAIN_US 100000 /* and may until then */
 
 /* ---- waking ---------------------------------------------------------- */
 
@@ -473,6 +480,67 @@ gather(struct loop *loop, struct epoll_event *events)
     }
 }
 
+static int
+processors(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/*
+ * A process that sleeps is woken some microseconds after its event, which is
+ * much beside a commit of one command. If the next event mostly comes within
+ * LOOK_US, look for it for that long before sleeping. After a batch of many
+ * commands sleep at once: their clients need time to send the next ones. Nobody
+ * is kept from working meanwhile: if another process wants this processor, it
+ * gets it, and for a while there is no looking.
+ */
+static int
+look(struct loop *loop, struct epoll_event *events, int64_t start_us)
+{
+    int64_t now_us = start_us;
+
+    if (!loop->may_look || loop->many || loop->gap_us > LOOK_US ||
+        start_us < loop->look_us)
+        return 0;
+    for (int i = 0; i < LOOK_STEPS && now_us - start_us < LOOK_US; i++) {
+        int count = epoll_wait(loop->epoll, events, EVENTS, 0);
+        int64_t yielded_us;
+
+        if (count != 0)
+            return count;
+        yielded_us = idem__mono_us();
+        sched_yield();
+        now_us = idem__mono_us();
+        if (now_us - yielded_us > YIELD_US) {
+            loop->look_us = now_us + LOOK_AGAIN_US;
+            return 0;
+        }
+    }
+    return 0;
+}
+
+/* Wait for events. If there is work left, only look whether there are any. */
+static int
+wait_for_events(struct loop *loop, struct epoll_event *events)
+{
+    int64_t start_us, gap_us;
+    int count;
+
+    if (loop->submitted)
+        return epoll_wait(loop->epoll, events, EVENTS, 0);
+    start_us = idem__mono_us();
+    count = look(loop, events, start_us);
+    if (count == 0)
+        count = epoll_wait(loop->epoll, events, EVENTS, patience(loop));
+    gap_us = idem__mono_us() - start_us;
+    if (gap_us > GAP_MAX_US)
+        gap_us = GAP_MAX_US;
+    loop->gap_us += (gap_us - loop->gap_us) / 4;
+    return count;
+}
+
 static bool
 is_over(const struct loop *loop)
 {
@@ -491,10 +559,11 @@ loop_run(struct loop *loop)
     if (!events)
         return;
     loop->submitted = true; /* the first turn sets the engine's driver thread */
+    loop->gap_us = GAP_MAX_US;
+    loop->may_look = loop->driven && processors() > 1;
     do {
         int64_t before_ms = loop->now_ms;
-        int count = epoll_wait(loop->epoll, events, EVENTS,
-                               loop->submitted ? 0 : patience(loop));
+        int count = wait_for_events(loop, events);
 
         read_clocks(loop);
         /* If epoll_wait was interrupted, it has seen nothing. Otherwise it has
@@ -512,6 +581,7 @@ loop_run(struct loop *loop)
         tick(loop);
         if (loop->driven && idem__engine_due_ms(loop->engine) == 0)
             loop->submitted = true;
+        loop->many = loop->calls > LOOK_CALLS;
         work(loop);
         check_limits(loop);
         bury(loop);

@@ -148,6 +148,9 @@ struct loop {
     size_t answered;   /* clients of this round that got all their answers */
     int64_t commit_us; /* duration of a turn, smoothed */
     unsigned no_gather, gather_pause; /* rounds without gathering */
+    int64_t gap_us;  /* from the end of a round to the next event, smoothed */
+    int64_t look_us; /* no looking before then; see look() */
+    bool may_look, many; /* commands in this round */
     struct call *pool, *delayed, *id_waits;
     size_t pool_count, calls; /* calls in flight, also of closed clients */
     pthread_t thread;
@@ -173,8 +176,6 @@ void call_submit(struct call *call, const struct idem_op *op);
 void call_answered(struct call *call);
 /* The reply is in call->reply, or in the client's output already. */
 void call_done(struct call *call);
-/* Put a call that nothing refers to any more back into the pool. */
-void call_put(struct call *call);
 /* Take the calls that an engine's own thread has answered. */
 void calls_collect(struct loop *loop);
 /* A client is gone: cancel its waits and release its starts. */

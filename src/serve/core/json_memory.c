@@ -1,7 +1,7 @@
 /*
- * json.c - counts the failed allocations of jansson, on each thread.
+ * json_memory.c - counts the failed allocations of jansson, on each thread.
  */
-#include "json.h"
+#include "json_memory.h"
 
 #include <stdlib.h>
 

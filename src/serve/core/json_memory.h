@@ -1,12 +1,12 @@
 /*
- * json.h - notices when jansson ran out of memory.
+ * json_memory.h - notices when jansson ran out of memory.
  *
  * jansson does not always say so: json_loadb takes a shorter string or reports
  * a syntax error, json_dumps leaves a key out. idem must not take such a
  * request for the client's, nor send such a reply.
  */
-#ifndef IDEM_SERVE_JSON_H
-#define IDEM_SERVE_JSON_H
+#ifndef IDEM_SERVE_JSON_MEMORY_H
+#define IDEM_SERVE_JSON_MEMORY_H
 
 #include <jansson.h>
 #include <stdbool.h>
