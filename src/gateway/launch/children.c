@@ -19,6 +19,7 @@
 
 #define STOP_MS 10000 /* between SIGTERM and SIGKILL */
 #define SETTINGS 5
+#define TEST_MS 30000 /* nginx -t looks up hosts and reads certificates */
 
 /* A burst of requests needs the memory of the previous one again. With glibc's
  * default limits both children would return it to the kernel and fault it in
@@ -214,6 +215,31 @@ launch_nginx_start(struct launch *self, struct idem_error *err)
                           "the configuration that the gateway made for it",
                           launch_how_it_ended(self->nginx_status, text));
     return IDEM_OK;
+}
+
+enum idem_status
+launch_nginx_test(const struct launch *self, struct idem_error *err)
+{
+    const struct idem_setting settings[] = {{GATEWAY_LAUNCHED, "1"}};
+    const char *argv[] = {self->nginx_path, "-q", "-t",       "-p",
+                          self->folder,     "-c", self->conf, NULL};
+    struct idem_child child;
+    enum idem_status status = start((char **)argv, settings, 1, &child, err);
+    int ended = 0;
+
+    if (status != IDEM_OK)
+        return status;
+    if (!idem__child_wait(&child, TEST_MS, &ended)) {
+        kill(child.pid, SIGKILL);
+        (void)idem__child_wait(&child, -1, &ended);
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "nginx -t did not end within %d s", TEST_MS / 1000);
+    }
+    if (WIFEXITED(ended) && WEXITSTATUS(ended) == 0)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "nginx refuses the new configuration and said why above; "
+                      "the old one stays in use");
 }
 
 /* True: the child has ended. Another stop signal ends the wait, unless

@@ -299,7 +299,8 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (config->route_count == 0) {
         if (!config->base.upstream)
             return idem__fail(err, IDEM_ERR_INVALID,
-                              "no service is given; give --upstream URL");
+                              "no service is given; give --upstream URL, for "
+                              "instance --upstream http://127.0.0.1:3000");
         config->route_count = 1;
         status = idem__text_set(&config->routes[0].path, "/", err);
         if (status != IDEM_OK)

@@ -98,8 +98,10 @@ gateway_config_file(struct gateway_config *config, const char *file,
     ssize_t n = 0;
 
     if (fd < 0)
-        return idem__fail(err, IDEM_ERR_INVALID, "%s: %s", file,
-                          strerror(errno));
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "cannot read the configuration file %s: %s; correct "
+                          "--config",
+                          file, strerror(errno));
     idem_buf_init(&text, FILE_MAX);
     while ((room = idem_buf_room(&text, 4096)) &&
            (n = read(fd, room, 4096)) > 0)

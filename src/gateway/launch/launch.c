@@ -104,12 +104,14 @@ check_reload(const struct gateway_config *old,
                 : IDEM_OK;
 }
 
+/* nginx itself only logs that it refuses a configuration, so it is asked
+ * first. */
 static void
 reload(struct launch *self)
 {
     struct gateway_config *old = self->config;
     struct gateway_config *fresh = &self->configs[old == self->configs];
-    struct idem_error err = {0};
+    struct idem_error err = {0}, put_back;
 
     systemd_notify_reloading();
     gateway_config_init(fresh);
@@ -117,7 +119,9 @@ reload(struct launch *self)
         check_reload(old, fresh, &err) == IDEM_OK) {
         self->config = fresh;
         if (launch_hosts_check(fresh, &err) == IDEM_OK &&
-            launch_conf_write(self, &err) == IDEM_OK) {
+            launch_listen_check_new(old, fresh, &err) == IDEM_OK &&
+            launch_conf_write(self, &err) == IDEM_OK &&
+            launch_nginx_test(self, &err) == IDEM_OK) {
             kill(self->nginx.pid, SIGHUP);
             if (launch_runs(&self->engine))
                 kill(self->engine.pid, SIGHUP);
@@ -127,6 +131,9 @@ reload(struct launch *self)
             return;
         }
         self->config = old;
+        if (launch_conf_write(self, &put_back) != IDEM_OK)
+            launch_say("cannot write the old configuration again: %s",
+                       put_back.text);
     }
     gateway_config_clear(fresh);
     launch_say("not reloaded: %s", err.text);

@@ -63,6 +63,10 @@ bool launch_http_choose(struct launch *self);
 /* Is an address of --listen in use? Waits for another gateway that ends. */
 enum idem_status launch_listen_check(struct launch *self,
                                      struct idem_error *err);
+/* The same before a reload, for the addresses that `old` does not have. */
+enum idem_status launch_listen_check_new(const struct gateway_config *old,
+                                         const struct gateway_config *fresh,
+                                         struct idem_error *err);
 /* Look up the hosts of --upstream and --auth-request. */
 enum idem_status launch_hosts_check(const struct gateway_config *config,
                                     struct idem_error *err);
@@ -86,7 +90,11 @@ enum idem_status launch_engine_start(struct launch *self,
                                      struct idem_error *err);
 enum idem_status launch_nginx_start(struct launch *self,
                                     struct idem_error *err);
-/* Say what is wrong if the server of --engine cannot be reached (engine.c). */
+/* Ask nginx whether it would accept the configuration file (nginx -t). */
+enum idem_status launch_nginx_test(const struct launch *self,
+                                   struct idem_error *err);
+/* Say what is wrong if the server of --engine cannot be reached
+ * (launch_engine.c). */
 void launch_engine_probe(const struct launch *self);
 /* Stop nginx after it has finished its requests, then the engine. */
 void launch_stop_all(struct launch *self);

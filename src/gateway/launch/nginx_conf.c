@@ -227,15 +227,7 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                            "    # Another protocol could send requests that "
                            "are not protected.\n"
                            "    proxy_set_header Upgrade $idem_upgrade;\n"
-                           "    proxy_set_header Connection $idem_connection;\n"
-                           "    map $http_upgrade $idem_upgrade {\n"
-                           "        default '';\n"
-                           "        websocket websocket;\n"
-                           "    }\n"
-                           "    map $idem_upgrade $idem_connection {\n"
-                           "        default '';\n"
-                           "        websocket upgrade;\n"
-                           "    }\n",
+                           "    proxy_set_header Connection $idem_connection;\n",
                            config->drain_ms > 0 ? (long long)config->drain_ms
                                                 : 1LL);
     if (config->forwarded)

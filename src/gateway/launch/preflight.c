@@ -7,6 +7,7 @@
 
 #include "nginx_conf.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -85,9 +86,22 @@ check_listen(const char *address, bool *taken, struct idem_error *err)
                   : IDEM_OK;
 }
 
+/* Is the address in the list "A,B,C"? */
+static bool
+is_listed(const char *address, const char *list)
+{
+    for (size_t len; *list; list += len + (list[len] == ',')) {
+        len = strcspn(list, ",");
+        if (strlen(address) == len && strncmp(address, list, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Addresses in the list `known` are not checked. */
 static enum idem_status
-check_listens(const struct gateway_config *config, bool *taken,
-              struct idem_error *err)
+check_listens(const struct gateway_config *config, const char *known,
+              bool *taken, struct idem_error *err)
 {
     const char *list = config->listen;
     enum idem_status status = IDEM_OK;
@@ -98,7 +112,7 @@ check_listens(const struct gateway_config *config, bool *taken,
     for (; status == IDEM_OK && *list; list += len + (list[len] == ',')) {
         len = strcspn(list, ",");
         snprintf(address, sizeof(address), "%.*s", (int)len, list);
-        if (strncmp(address, "unix:", 5) != 0)
+        if (strncmp(address, "unix:", 5) != 0 && !is_listed(address, known))
             status = check_listen(address, taken, err);
     }
     return status;
@@ -113,9 +127,19 @@ launch_listen_check(struct launch *self, struct idem_error *err)
     for (int i = 0; taken && i < BIND_TRIES && self->stops == 0; i++) {
         if (i > 0)
             launch_take_signals(self, BIND_PAUSE_MS);
-        status = check_listens(self->config, &taken, err);
+        status = check_listens(self->config, "", &taken, err);
     }
     return self->stops > 0 ? IDEM_OK : status;
+}
+
+enum idem_status
+launch_listen_check_new(const struct gateway_config *old,
+                        const struct gateway_config *fresh,
+                        struct idem_error *err)
+{
+    bool taken;
+
+    return check_listens(fresh, old->listen, &taken, err);
 }
 
 static enum idem_status
@@ -165,6 +189,37 @@ is_set(const char *value, const char *word)
     return value && strcmp(value, word) == 0;
 }
 
+/* nginx ends the name of a variable at a dash: $http_x-id is $http_x and the
+ * text "-id". Nearly always the header X-Id was meant. */
+static void
+say_cut_name(const struct gateway_route *route, const char *option,
+             const char *source)
+{
+    const char *name = source ? strstr(source, "$http_") : NULL;
+    char meant[64];
+    size_t len;
+
+    for (; name; name = strstr(name + 1, "$http_")) {
+        len = 1 + strspn(name + 1, "abcdefghijklmnopqrstuvwxyz"
+                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        if (name[len] != '-' || !isalnum((unsigned char)name[len + 1]))
+            continue;
+        len = 0;
+        while (
+            len + 1 < sizeof(meant) &&
+            (isalnum((unsigned char)name[len]) || strchr("$_-", name[len])) &&
+            name[len]) {
+            meant[len] = name[len] == '-' ? '_' : name[len];
+            len++;
+        }
+        meant[len] = 0;
+        launch_say("the route %s: --%s '%s': nginx ends the name of a variable "
+                   "at \"-\"; did you mean '%s'?",
+                   route->path, option, source, meant);
+        return;
+    }
+}
+
 /* The module says the same of an nginx.conf that a user wrote. */
 void
 launch_say_sharing(const struct gateway_config *config)
@@ -179,6 +234,8 @@ launch_say_sharing(const struct gateway_config *config)
         bool passes = scope && !anonymous &&
                       !is_set(gateway_value(config, route, "required"), "on");
 
+        say_cut_name(route, "key", gateway_value(config, route, "key"));
+        say_cut_name(route, "scope", scope);
         if (is_set(gateway_value(config, route, "gated"), "off") ||
             (scope && strncmp(scope, "const:", 6) == 0))
             continue;

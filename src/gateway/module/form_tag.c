@@ -134,7 +134,7 @@ begin_attr(struct gateway_form_scan *scan, int c)
 
 /* Inside of a tag. */
 static uint8_t
-step_tag(struct gateway_form_scan *scan, int c)
+in_tag(struct gateway_form_scan *scan, int c)
 {
     bool space = is_space(c);
 
@@ -187,7 +187,7 @@ step_tag(struct gateway_form_scan *scan, int c)
 
 /* The end tag of a script or similar element, from its < on. */
 static uint8_t
-step_raw(struct gateway_form_scan *scan, int c)
+in_raw(struct gateway_form_scan *scan, int c)
 {
     char wanted = scan->count == 0   ? '<'
                   : scan->count == 1 ? '/'
@@ -211,7 +211,7 @@ begin_tag(struct gateway_form_scan *scan, int c)
 }
 
 static uint8_t
-step_close(struct gateway_form_scan *scan, int c)
+in_close(struct gateway_form_scan *scan, int c)
 {
     static const char name[] = "form";
 
@@ -223,13 +223,13 @@ step_close(struct gateway_form_scan *scan, int c)
 }
 
 static uint8_t
-step(struct gateway_form_scan *scan, int c)
+next_state(struct gateway_form_scan *scan, int c)
 {
     switch (scan->state) {
     case TEXT:
         return begin_tag(scan, c);
     case CLOSE:
-        return step_close(scan, c);
+        return in_close(scan, c);
     case OPEN:
         scan->name_len = 0;
         scan->count = 0;
@@ -263,9 +263,9 @@ step(struct gateway_form_scan *scan, int c)
         scan->count = c != '-' ? 0 : scan->count < 2 ? scan->count + 1 : 2;
         return COMMENT;
     case RAW:
-        return step_raw(scan, c);
+        return in_raw(scan, c);
     default:
-        return step_tag(scan, c);
+        return in_tag(scan, c);
     }
 }
 
@@ -298,7 +298,7 @@ gateway_form_next(struct gateway_form_scan *scan, struct idem_bytes in,
         }
         if (hit)
             return true;
-        scan->state = step(scan, bytes[i]);
+        scan->state = next_state(scan, bytes[i]);
     }
     return false;
 }

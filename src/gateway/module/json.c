@@ -445,12 +445,13 @@ find_item(const uint8_t *at, const uint8_t *end, struct idem_bytes name)
 static const uint8_t *
 follow(const uint8_t *at, const uint8_t *end, struct idem_bytes path)
 {
-    const uint8_t *step = path.data;
-    const uint8_t *stop = step + path.len;
+    const uint8_t *name_at = path.data;
+    const uint8_t *stop = name_at + path.len;
 
-    while (at && step < stop) {
-        const uint8_t *dot = memchr(step, '.', (size_t)(stop - step));
-        struct idem_bytes name = {step, (size_t)((dot ? dot : stop) - step)};
+    while (at && name_at < stop) {
+        const uint8_t *dot = memchr(name_at, '.', (size_t)(stop - name_at));
+        struct idem_bytes name = {name_at,
+                                  (size_t)((dot ? dot : stop) - name_at)};
 
         if (*at == '{')
             at = find_member(at, end, name);
@@ -458,7 +459,7 @@ follow(const uint8_t *at, const uint8_t *end, struct idem_bytes path)
             at = find_item(at, end, name);
         else
             return NULL;
-        step = dot ? dot + 1 : stop;
+        name_at = dot ? dot + 1 : stop;
     }
     return at;
 }

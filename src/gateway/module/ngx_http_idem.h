@@ -791,12 +791,12 @@ void ngx_http_idem_figures_time(ngx_uint_t route,
 void ngx_http_idem_figures_count(ngx_http_idem_ctx_t *ctx);
 
 
-/* steps at which a test can stop, in a module built for tests */
+/* points at which a test can stop, in a module built for tests */
 
 #if (IDEM_FAILPOINTS)
-void ngx_http_idem_step(const char *name);
+void ngx_http_idem_failpoint(const char *name);
 #else
-#define ngx_http_idem_step(name)
+#define ngx_http_idem_failpoint(name)
 #endif
 
 

@@ -172,7 +172,7 @@ ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
 static size_t
 ngx_http_idem_claim_label(ngx_http_idem_ctx_t *ctx, u_char *label)
 {
-    size_t                     room;
+    size_t                     len, room;
     u_char                    *p;
     ngx_http_request_t        *r;
     ngx_http_core_loc_conf_t  *clcf;
@@ -183,7 +183,10 @@ ngx_http_idem_claim_label(ngx_http_idem_ctx_t *ctx, u_char *label)
     ngx_http_idem_find_trace(r, &ctx->trace);
 
     room = IDEM__SEALED_SUBJECT_MAX - (ctx->trace.len ? ctx->trace.len + 1 : 0);
-    p = ngx_snprintf(label, room, "%V %V", &r->method_name, &clcf->name);
+    len = ngx_min(r->method_name.len, room - 1);
+    p = ngx_cpymem(label, r->method_name.data, len);
+    *p++ = ' ';
+    p = ngx_cpymem(p, clcf->name.data, ngx_min(clcf->name.len, room - len - 1));
 
     if (ctx->trace.len) {
         *p++ = ' ';
@@ -295,7 +298,7 @@ ngx_http_idem_claim_begun(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
         claim->fence = reply->brief.fence;
         claim->begun = ngx_current_msec;
 
-        ngx_http_idem_step("begun");
+        ngx_http_idem_failpoint("begun");
 
         if (claim->ctx == NULL) {
 
@@ -470,7 +473,7 @@ ngx_http_idem_claim_ended(ngx_http_idem_op_t *op, ngx_http_idem_reply_t *reply)
         ngx_http_idem_dedupe_ended(claim);
 
     } else {
-        ngx_http_idem_step("kept");
+        ngx_http_idem_failpoint("kept");
     }
 
     if (claim->ctx) {

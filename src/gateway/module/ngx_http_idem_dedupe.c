@@ -151,7 +151,7 @@ ngx_http_idem_dedupe_told(ngx_http_idem_ctx_t *ctx,
 
         /* nobody held it: release it, then claim it as if for the first time */
 
-        ngx_http_idem_step("probed");
+        ngx_http_idem_failpoint("probed");
         ngx_http_idem_dedupe_end(content->main, 0);
         return;
     }

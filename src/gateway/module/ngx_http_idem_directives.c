@@ -272,6 +272,29 @@ ngx_http_idem_engine_parameter(ngx_http_idem_engine_t *e, ngx_str_t *value)
 }
 
 
+/* the host of the address, for TLS; an IPv6 address without its brackets */
+
+static ngx_int_t
+ngx_http_idem_engine_host(ngx_conf_t *cf, ngx_http_idem_engine_t *e,
+    ngx_url_t *u)
+{
+    if (u->host.len > 2 && u->host.data[0] == '[') {
+        u->host.data++;
+        u->host.len -= 2;
+    }
+
+    e->host.len = u->host.len;
+    e->host.data = ngx_pnalloc(cf->pool, u->host.len + 1);
+    if (e->host.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_cpystrn(e->host.data, u->host.data, u->host.len + 1);
+
+    return NGX_OK;
+}
+
+
 static char *
 ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -325,22 +348,8 @@ ngx_http_idem_engine_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
-    if (e->host.len == 0) {
-
-        /* an IPv6 address without its brackets */
-
-        if (u.host.len > 2 && u.host.data[0] == '[') {
-            u.host.data++;
-            u.host.len -= 2;
-        }
-
-        e->host.len = u.host.len;
-        e->host.data = ngx_pnalloc(cf->pool, u.host.len + 1);
-        if (e->host.data == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        ngx_cpystrn(e->host.data, u.host.data, u.host.len + 1);
+    if (e->host.len == 0 && ngx_http_idem_engine_host(cf, e, &u) != NGX_OK) {
+        return NGX_CONF_ERROR;
     }
 
     mcf->engine = e;

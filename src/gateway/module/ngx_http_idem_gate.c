@@ -424,7 +424,7 @@ ngx_http_idem_ask_engine(ngx_http_idem_ctx_t *ctx)
     ctx->claim->ctx = ctx;
     ctx->claim->type = ctx->token ? IDEM_TYPE_TOKEN : IDEM_TYPE_REQUEST;
 
-    ngx_http_idem_step("asking");
+    ngx_http_idem_failpoint("asking");
 
     ngx_http_idem_claim_begin(ctx);
 

@@ -14,9 +14,11 @@
 
 
 #define NGX_HTTP_IDEM_READ            (1024 * 1024)
+#define NGX_HTTP_IDEM_SEND            (4 * 1024 * 1024)
 #define NGX_HTTP_IDEM_LONGEST         (IDEM_RESULT_MAX + GATEWAY_HEAD_MAX)
 
 
+static void ngx_http_idem_widen(ngx_http_idem_engine_t *e);
 static void ngx_http_idem_established(ngx_http_idem_engine_t *e);
 static void ngx_http_idem_write_handler(ngx_event_t *wev);
 static void ngx_http_idem_read_handler(ngx_event_t *rev);
@@ -59,6 +61,8 @@ ngx_http_idem_connect(ngx_http_idem_engine_t *e)
     c->read->cancelable = 1;
     c->write->cancelable = 1;
 
+    ngx_http_idem_widen(e);
+
     e->connection = c;
     e->in_pos = e->in_len = 0;
     e->out_pos = e->out_len = 0;
@@ -71,6 +75,24 @@ ngx_http_idem_connect(ngx_http_idem_engine_t *e)
     /* rc == NGX_AGAIN */
 
     ngx_add_timer(c->write, 2000);
+}
+
+
+/*
+ * A unix socket holds some 200 KB unless told otherwise.  With large answers
+ * the engine would find only one or two of them there for each commit.  The
+ * kernel cuts the size to its own limit (net.core.wmem_max).
+ */
+
+static void
+ngx_http_idem_widen(ngx_http_idem_engine_t *e)
+{
+    int  size = NGX_HTTP_IDEM_SEND;
+
+    if (e->addr.sockaddr->sa_family == AF_UNIX) {
+        (void) setsockopt(e->peer.connection->fd, SOL_SOCKET, SO_SNDBUF, &size,
+                          sizeof(int));
+    }
 }
 
 

@@ -189,7 +189,7 @@ ngx_http_idem_init(ngx_conf_t *cf)
  * until it removes the other file */
 
 void
-ngx_http_idem_step(const char *name)
+ngx_http_idem_failpoint(const char *name)
 {
     int          i;
     char         at[256], hit[256];

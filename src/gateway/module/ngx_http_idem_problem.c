@@ -126,7 +126,8 @@ const ngx_http_idem_problem_t  ngx_http_idem_over_quota = {
 
 const ngx_http_idem_problem_t  ngx_http_idem_body_too_large = {
     IDEM_PROBLEM_BODY_TOO_LARGE, 0,
-    "The body is over the limit for requests with an idempotency key."
+    "The body is over the limit for requests with an idempotency key: send a "
+    "smaller one."
 };
 
 
@@ -367,6 +368,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     ngx_uint_t status, const char *detail, ngx_uint_t retry_after)
 {
+    u_char                            limit[256];
     ngx_str_t                         url;
     ngx_http_idem_ctx_t              *ctx;
     ngx_http_idem_main_conf_t        *mcf;
@@ -374,6 +376,15 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idem_module);
     type = idem__problem_type(problem->type);
+
+    if (problem == &ngx_http_idem_body_too_large && detail == NULL) {
+        (void) ngx_snprintf(limit, sizeof(limit),
+                            "The body is over %uz bytes, the limit for "
+                            "requests with an idempotency key: send a smaller "
+                            "one, or have the limit raised (--max-body).%Z",
+                            conf->max_body);
+        detail = (char *) limit;
+    }
 
     if (status == 0) {
         status = ngx_http_idem_problem_status(problem, conf);

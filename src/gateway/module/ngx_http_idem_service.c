@@ -216,7 +216,7 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_outcome_unknown(ctx, 1);
     }
 
-    ngx_http_idem_step("answered");
+    ngx_http_idem_failpoint("answered");
 
     if (!sent && !ctx->local && status >= 500
         && ngx_http_idem_unreached(r, ctx, status) != NGX_OK)
@@ -348,7 +348,7 @@ ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx)
         status = r->upstream->headers_in.status_n;
     }
 
-    ngx_http_idem_step("finishing");
+    ngx_http_idem_failpoint("finishing");
 
     if (ngx_http_idem_releases(ctx->conf, status)) {
         ngx_str_set(&ctx->verdict, "released");

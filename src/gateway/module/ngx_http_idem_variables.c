@@ -1,6 +1,7 @@
 
 /*
- * ngx_http_idem_variables.c - variables that describe a request, for logs.
+ * ngx_http_idem_variables.c - variables that describe a request, for logs, and
+ * two for the headers of a request to the service.
  */
 
 
@@ -16,7 +17,12 @@ static ngx_int_t ngx_http_idem_key_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_idem_instance_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_idem_upgrade_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
 
+
+static ngx_str_t  ngx_http_idem_websocket = ngx_string("websocket");
+static ngx_str_t  ngx_http_idem_upgrades = ngx_string("upgrade");
 
 /* as an indexed variable it has one value for the whole request */
 
@@ -42,6 +48,12 @@ static ngx_http_variable_t  ngx_http_idem_variables[] = {
 
     { ngx_string("idem_fence"), NULL, ngx_http_idem_fence_variable,
       0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("idem_upgrade"), NULL, ngx_http_idem_upgrade_variable,
+      (uintptr_t) &ngx_http_idem_websocket, NGX_HTTP_VAR_CHANGEABLE, 0 },
+
+    { ngx_string("idem_connection"), NULL, ngx_http_idem_upgrade_variable,
+      (uintptr_t) &ngx_http_idem_upgrades, NGX_HTTP_VAR_CHANGEABLE, 0 },
 
       ngx_http_null_variable
 };
@@ -265,6 +277,39 @@ ngx_http_idem_fence_variable(ngx_http_request_t *r,
     s.len = ngx_sprintf(s.data, "%uL", ctx->claim->fence) - s.data;
 
     ngx_http_idem_value(v, &s);
+
+    return NGX_OK;
+}
+
+
+/*
+ * The headers Upgrade and Connection for the service: those of a WebSocket if
+ * the client asks for one, otherwise none.  Another protocol could send
+ * requests that are not protected.
+ */
+
+static ngx_int_t
+ngx_http_idem_upgrade_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t        *value = (ngx_str_t *) data;
+    ngx_table_elt_t  *h;
+
+    h = r->headers_in.upgrade;
+
+    v->valid = 1;
+    v->no_cacheable = 0;
+    v->not_found = 0;
+    v->len = 0;
+    v->data = value->data;
+
+    if (h && h->value.len == ngx_http_idem_websocket.len
+        && ngx_strncasecmp(h->value.data, ngx_http_idem_websocket.data,
+                           h->value.len)
+           == 0)
+    {
+        v->len = value->len;
+    }
 
     return NGX_OK;
 }

@@ -138,7 +138,7 @@ ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
     }
 
     ctx->state = NGX_HTTP_IDEM_RUNNING;
-    ngx_http_idem_step("started");
+    ngx_http_idem_failpoint("started");
     ngx_http_idem_resume(ctx);
 }
 

@@ -1,6 +1,6 @@
 /*
- * engine.c - --engine: the gateway uses a server that runs elsewhere, and
- * starts no engine of its own.
+ * launch_engine.c - --engine: the gateway uses a server that runs elsewhere,
+ * and starts no engine of its own.
  *
  * The URL, its options and the places of its credential are those of idem://.
  */
