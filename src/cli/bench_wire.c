@@ -45,7 +45,7 @@ struct state {
 };
 
 /* A command; its arguments may point into it. */
-struct command {
+struct bench_command {
     struct idem__wire_args args;
     char key[sizeof(((struct state *)0)->salt) + IDEM__WIRE_DIGITS_MAX];
 };
@@ -60,7 +60,7 @@ now_us(void)
 
 /* Keys of this run: its salt, then a number. */
 static struct idem_bytes
-make_key(const struct state *state, struct command *command, uint64_t key)
+make_key(const struct state *state, struct bench_command *command, uint64_t key)
 {
     size_t len = strlen(state->salt);
 
@@ -70,13 +70,14 @@ make_key(const struct state *state, struct command *command, uint64_t key)
 }
 
 static void
-add(struct command *command, const char *word)
+add(struct bench_command *command, const char *word)
 {
     idem__wire_add(&command->args, idem_text(word));
 }
 
 static void
-make_set(struct command *command, struct idem_bytes key, const char *value)
+make_set(struct bench_command *command, struct idem_bytes key,
+         const char *value)
 {
     add(command, "SET");
     idem__wire_add(&command->args, key);
@@ -86,7 +87,8 @@ make_set(struct command *command, struct idem_bytes key, const char *value)
 }
 
 static void
-make_first(const struct state *state, struct command *command, uint64_t number)
+make_first(const struct state *state, struct bench_command *command,
+           uint64_t number)
 {
     struct idem_bytes key = make_key(state, command, number);
     const struct idem__wire_command begin = {.op = {.verb = IDEM_BEGIN,
@@ -109,8 +111,8 @@ make_first(const struct state *state, struct command *command, uint64_t number)
 }
 
 static void
-make_second(const struct state *state, struct command *command, uint64_t number,
-            uint64_t fence)
+make_second(const struct state *state, struct bench_command *command,
+            uint64_t number, uint64_t fence)
 {
     struct idem_bytes key = make_key(state, command, number);
     const struct idem__wire_command finish = {
@@ -132,7 +134,7 @@ static bool
 fill(struct state *state, struct connection *c)
 {
     struct bench *bench = state->bench;
-    struct command command;
+    struct bench_command command;
 
     idem_buf_reset(&c->out);
     for (size_t i = 0; i < bench->pipeline; i++) {
@@ -265,7 +267,7 @@ plant(struct state *state, struct idem_error *err)
 {
     struct idem__wire_reply reply;
     enum idem_status status = IDEM_OK;
-    struct command command;
+    struct bench_command command;
     uint64_t fence = 1;
 
     if (state->bench->what != BENCH_REPLAY)

@@ -197,7 +197,8 @@ first_request(struct check *check)
         return false;
     count_answers(round);
     if (ask->status == 0) {
-        idem__fail(&check->err, IDEM_ERR_UNAVAILABLE, "%s: %s",
+        idem__fail(&check->err, IDEM_ERR_UNAVAILABLE,
+                   "%s: %s; is the service running, and is the URL right?",
                    check->target.url, ask->trouble);
         return false;
     }

@@ -18,7 +18,7 @@
 #define EFFECT_MAX (1024 * 1024)
 
 /* A request in flight. */
-struct flight {
+struct check_flight {
     struct check_ask *ask;
     CURL *curl;
     struct curl_slist *headers;
@@ -58,7 +58,7 @@ expand(struct idem_buf *into, struct idem_bytes text, const char *key)
 static size_t
 see_header(char *data, size_t size, size_t count, void *arg)
 {
-    struct flight *flight = arg;
+    struct check_flight *flight = arg;
     const char *colon = memchr(data, ':', size * count);
     size_t len = colon ? (size_t)(colon - data) : 0;
     size_t rest = size * count - len;
@@ -74,7 +74,7 @@ see_header(char *data, size_t size, size_t count, void *arg)
 static size_t
 see_body(char *data, size_t size, size_t count, void *arg)
 {
-    struct flight *flight = arg;
+    struct check_flight *flight = arg;
     size_t len = size * count;
     size_t left = CHECK_SAMPLE_LEN - flight->sample_len;
     size_t kept = len < left ? len : left;
@@ -89,7 +89,7 @@ static int
 note_sent(void *arg, char *their_address, char *our_address, int their_port,
           int our_port)
 {
-    struct flight *flight = arg;
+    struct check_flight *flight = arg;
 
     (void)their_address;
     (void)our_address;
@@ -102,7 +102,7 @@ note_sent(void *arg, char *their_address, char *our_address, int their_port,
 /* ---- one request --------------------------------------------------------- */
 
 static bool
-add_header(struct flight *flight, const char *text)
+add_header(struct check_flight *flight, const char *text)
 {
     struct curl_slist *longer;
 
@@ -114,7 +114,7 @@ add_header(struct flight *flight, const char *text)
 }
 
 static bool
-make_headers(const struct check_target *target, struct flight *flight)
+make_headers(const struct check_target *target, struct check_flight *flight)
 {
     bool typed = false, fine = add_header(flight, "Expect:");
     char line[1024];
@@ -144,7 +144,7 @@ set_common(CURL *curl, const char *url, int64_t timeout_ms)
 }
 
 static bool
-prepare(const struct check_target *target, struct flight *flight)
+prepare(const struct check_target *target, struct check_flight *flight)
 {
     CURL *curl = flight->curl = curl_easy_init();
 
@@ -177,7 +177,7 @@ prepare(const struct check_target *target, struct flight *flight)
 }
 
 static void
-clear(struct flight *flight)
+clear(struct check_flight *flight)
 {
     curl_easy_cleanup(flight->curl);
     curl_slist_free_all(flight->headers);
@@ -187,7 +187,7 @@ clear(struct flight *flight)
 }
 
 static void
-finish(struct flight *flight, CURLcode code)
+finish(struct check_flight *flight, CURLcode code)
 {
     struct check_ask *ask = flight->ask;
 
@@ -203,7 +203,7 @@ finish(struct flight *flight, CURLcode code)
 /* ---- all requests -------------------------------------------------------- */
 
 static bool
-wholly_sent(const struct flight *flight)
+wholly_sent(const struct check_flight *flight)
 {
     curl_off_t sent = 0;
 
@@ -213,13 +213,13 @@ wholly_sent(const struct flight *flight)
 
 /* Removing a handle closes its connection. */
 static size_t
-cut_some(CURLM *multi, struct flight *flights, size_t count)
+cut_some(CURLM *multi, struct check_flight *flights, size_t count)
 {
     int64_t now = idem__mono_ms();
     size_t cut = 0;
 
     for (size_t i = 0; i < count; i++) {
-        struct flight *flight = &flights[i];
+        struct check_flight *flight = &flights[i];
 
         if (!flight->ask->cut || flight->over || !wholly_sent(flight) ||
             now < flight->sent_ms + flight->ask->cut_ms)
@@ -243,7 +243,7 @@ collect(CURLM *multi)
     while ((message = curl_multi_info_read(multi, &left))) {
         CURL *curl = message->easy_handle;
         CURLcode code = message->data.result;
-        struct flight *flight;
+        struct check_flight *flight;
 
         if (message->msg != CURLMSG_DONE)
             continue;
@@ -256,7 +256,7 @@ collect(CURLM *multi)
 }
 
 static CURLMcode
-drive(CURLM *multi, struct flight *flights, size_t count,
+drive(CURLM *multi, struct check_flight *flights, size_t count,
       void (*tell)(void *arg, size_t over), void *arg)
 {
     CURLMcode code = CURLM_OK;
@@ -284,7 +284,7 @@ check_storm(const struct check_target *target, struct check_ask *asks,
             size_t count, void (*tell)(void *arg, size_t over), void *arg,
             struct idem_error *err)
 {
-    struct flight *flights = calloc(count, sizeof(*flights));
+    struct check_flight *flights = calloc(count, sizeof(*flights));
     CURLM *multi = curl_multi_init();
     bool fine = flights && multi;
     CURLMcode code = CURLM_OK;

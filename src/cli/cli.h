@@ -83,6 +83,9 @@ enum {
 };
 
 int cli_exit_verdict(enum idem_verdict verdict);
+
+/* What a person can do about this verdict; NULL if it needs no step. */
+const char *cli_advice(enum idem_verdict verdict);
 int cli_exit_status(enum idem_status status);
 
 /* Print an error (JSON on standard output with --json, else a line on standard
@@ -114,7 +117,7 @@ const char *cli_age(int64_t ms, char *out);
 
 /* Set object[name], or object[name_base64] if the bytes are not UTF-8. */
 void cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes);
-/* Print the object on one line and release it. */
+/* Print the object on one line and drop the reference. */
 void cli_json_print(json_t *object);
 /* Output between these two calls is a text for people or other programs; with
  * --json it is printed as {name: text}. */
@@ -218,7 +221,6 @@ int cli_bench(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_gateway(int argc, char **argv);
 int cli_playground(int argc, char **argv);
-int cli_help(int argc, char **argv);
 int cli_id(int argc, char **argv);
 int cli_lock(int argc, char **argv);
 int cli_unlock(int argc, char **argv);

@@ -88,8 +88,7 @@ ask(const struct query *query, struct idem__remote_line *line,
     idem__wire_add_number(&args, query->count);
     status = idem__remote_line_ask(line, &args, &reply, err);
     for (size_t i = 0;
-         status == IDEM_OK && i < reply.values &&
-         idem__wire_read(&reply.reader, &value) == IDEM__WIRE_DONE;
+         status == IDEM_OK && idem__wire_take(&reply, IDEM__WIRE_BYTES, &value);
          i++) {
         if (i > 0) /* the first value is the word "entries" */
             print_entry(value.bytes);

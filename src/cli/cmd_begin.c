@@ -73,7 +73,8 @@ cli_begin(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&b.verb),
         {"lease", 'l', CLI_MS, &b.lease, "TIME",
-         "how long the work may take; after that it is in "
+         "how long the work may take until finish or renew; after that it is "
+         "in "
          "doubt (strict) or may start again (loose); default 30s"},
         {"ttl", 0, CLI_MS, &b.ttl, "TIME",
          "how long the outcome is kept; default 24h"},

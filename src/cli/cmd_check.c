@@ -264,39 +264,42 @@ run(struct check *check)
     return fine ? report(check) : cli_fail(&check->err);
 }
 
+/* What the options set. */
+static struct check check = {.target = {.method = "POST",
+                                        .headers = &check.headers,
+                                        .timeout_ms = 10000},
+                             .parallel = 50};
+static const char *body = "", *other;
+
+static const struct cli_option options[] = {
+    {"method", 'X', CLI_TEXT, &check.target.method, "METHOD",
+     "of the request (POST)"},
+    {"body", 'd', CLI_TEXT, &body, "VALUE",
+     "of the request: itself, @FILE, or - for standard input"},
+    {"other-body", 0, CLI_TEXT, &other, "VALUE",
+     "another valid request, sent under the same key (default: --body with "
+     "its first number one higher)"},
+    {"header", 'H', CLI_LIST, &check.headers, "LINE",
+     "'Name: value', may be repeated (Content-Type: application/json "
+     "unless given)"},
+    {"key-header", 0, CLI_TEXT, &check.target.key_header, "NAME",
+     "the header for the key (Idempotency-Key, unless {key} is used "
+     "elsewhere)"},
+    {"parallel", 'c', CLI_NUMBER, &check.parallel, "N",
+     "requests at the same time, 2 to 1000 (50)"},
+    {"effect-url", 0, CLI_TEXT, &check.effect_url, "URL",
+     "GET this to count effects: a number, a JSON array, or an object with "
+     "one of these"},
+    {"effect-field", 0, CLI_TEXT, &check.effect_field, "NAME",
+     "the field of that JSON (the first that is a number or an array)"},
+    {"timeout", 0, CLI_MS, &check.target.timeout_ms, "TIME",
+     "for each request (10s)"},
+    {0},
+};
+
 int
 cli_check(int argc, char **argv)
 {
-    static struct check check = {.target = {.method = "POST",
-                                            .headers = &check.headers,
-                                            .timeout_ms = 10000},
-                                 .parallel = 50};
-    const char *body = "", *other = NULL;
-    const struct cli_option options[] = {
-        {"method", 'X', CLI_TEXT, &check.target.method, "METHOD",
-         "of the request (POST)"},
-        {"body", 'd', CLI_TEXT, &body, "VALUE",
-         "of the request: itself, @FILE, or - for standard input"},
-        {"other-body", 0, CLI_TEXT, &other, "VALUE",
-         "another valid request, sent under the same key (default: --body with "
-         "its first number one higher)"},
-        {"header", 'H', CLI_LIST, &check.headers, "LINE",
-         "'Name: value', may be repeated (Content-Type: application/json "
-         "unless given)"},
-        {"key-header", 0, CLI_TEXT, &check.target.key_header, "NAME",
-         "the header for the key (Idempotency-Key, unless {key} is used "
-         "elsewhere)"},
-        {"parallel", 'c', CLI_NUMBER, &check.parallel, "N",
-         "requests at the same time, 2 to 1000 (50)"},
-        {"effect-url", 0, CLI_TEXT, &check.effect_url, "URL",
-         "GET this to count effects: a number, a JSON array, or an object with "
-         "one of these"},
-        {"effect-field", 0, CLI_TEXT, &check.effect_field, "NAME",
-         "the field of that JSON (the first that is a number or an array)"},
-        {"timeout", 0, CLI_MS, &check.target.timeout_ms, "TIME",
-         "for each request (10s)"},
-        {0},
-    };
     const struct cli_syntax syntax = {
         .usage = "check URL --body VALUE [options]",
         .about =

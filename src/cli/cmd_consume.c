@@ -148,7 +148,7 @@ write_metrics(const char *path, struct idem_bytes scope,
 }
 
 /* Shows the progress once a second, until `over` is set. */
-struct progress {
+struct consume_progress {
     const struct consume *consume;
     struct idem_consumer *consumer;
     int64_t lag; /* atomic; -1: not known */
@@ -163,7 +163,7 @@ is_shown(const struct consume *c)
 
 /* Sleep for so many tenths of a second. False: it is over. */
 static bool
-sleep_until_next(const struct progress *p, int tenths)
+sleep_until_next(const struct consume_progress *p, int tenths)
 {
     bool over = __atomic_load_n(&p->over, __ATOMIC_ACQUIRE);
 
@@ -178,7 +178,7 @@ sleep_until_next(const struct progress *p, int tenths)
 static void *
 watch_lag(void *arg)
 {
-    struct progress *p = arg;
+    struct consume_progress *p = arg;
 
     do {
         int64_t lag;
@@ -193,7 +193,7 @@ watch_lag(void *arg)
 static void *
 show_progress(void *arg)
 {
-    struct progress *p = arg;
+    struct consume_progress *p = arg;
     bool terminal = is_shown(p->consume);
 
     while (sleep_until_next(p, 10)) {
@@ -217,7 +217,7 @@ show_progress(void *arg)
 }
 
 static void
-report(const struct progress *p, const struct idem_consume_stats *stats)
+report(const struct consume_progress *p, const struct idem_consume_stats *stats)
 {
     const struct consume *c = p->consume;
 
@@ -236,7 +236,8 @@ static int
 consume_until_stopped(const struct consume *c, struct idem_consumer *consumer)
 {
     struct sigaction stop = {.sa_handler = on_signal};
-    struct progress progress = {.consume = c, .consumer = consumer, .lag = -1};
+    struct consume_progress progress = {
+        .consume = c, .consumer = consumer, .lag = -1};
     struct idem_consume_stats stats;
     struct idem_error err = {0};
     bool shown, watched;
@@ -373,64 +374,65 @@ check_usage(const struct consume *c, bool has_command)
     return -1;
 }
 
+/* What the options set. */
+static struct consume given = {
+    .concurrency = 4, .attempts = 5, .backoff_ms = 200, .timeout_ms = 60000};
+
+static const struct cli_option options[] = {
+    {"store", 's', CLI_TEXT, &given.where.store, "URL",
+     "the store for the records: redis://HOST, journal:DIR "
+     "(for one consumer), ...; default: IDEM_STORE"},
+    CLI_SEAL_OPTION(&given.where),
+    {"to", 't', CLI_TEXT, &given.to, "URL",
+     "POST each message to this URL instead of running a "
+     "command"},
+    {"consumer", 'c', CLI_TEXT, &given.options.consumer, "NAME",
+     "the name of this consumer; consumers with different "
+     "names each handle every message once (default: the "
+     "group, or \"default\")"},
+    {"identity", 'i', CLI_TEXT, &given.options.identity, "WHAT",
+     "how to recognise the same message: id (the message "
+     "id; default), header:NAME, json:FIELD, position"},
+    {"order-by", 0, CLI_TEXT, &given.options.order_by, "WHAT",
+     "messages with the same value of this are handled in "
+     "order (default: the identity)"},
+    {"loose", 0, CLI_FLAG, &given.loose, NULL,
+     "retry after failures and crashes (strict: a failure "
+     "is final, and a crash is a doubt)"},
+    {"lease", 'l', CLI_MS, &given.lease_ms, "TIME",
+     "how long a claim stays after its consumer died (30s)"},
+    {"ttl", 0, CLI_MS, &given.ttl_ms, "TIME",
+     "how long a handled message is remembered (24h)"},
+    {"concurrency", 'n', CLI_NUMBER, &given.concurrency, "N",
+     "messages that are handled at the same time (4)"},
+    {"prefetch", 0, CLI_NUMBER, &given.prefetch, "N",
+     "messages fetched ahead (16 for each handler)"},
+    {"attempts", 0, CLI_NUMBER, &given.attempts, "N",
+     "attempts before the dead letter queue (5)"},
+    {"backoff", 0, CLI_MS, &given.backoff_ms, "TIME",
+     "pause before the second attempt; doubled each time "
+     "(200ms)"},
+    {"timeout", 0, CLI_MS, &given.timeout_ms, "TIME",
+     "time limit for one command or request (60s)"},
+    {"dead-letter", 0, CLI_TEXT, &given.options.dead_letter, "NAME",
+     "queue, stream or topic for messages that cannot be "
+     "handled (SOURCE.dead)"},
+    {"doubt", 0, CLI_TEXT, &given.options.doubt, "NAME",
+     "the same for messages that may have been handled "
+     "(SOURCE.doubt)"},
+    {"until-idle", 0, CLI_MS, &given.until_idle_ms, "TIME",
+     "exit after this time without a message, with an error "
+     "if the broker was unreachable (default: never)"},
+    {"metrics", 0, CLI_TEXT, &given.metrics, "FILE",
+     "keep Prometheus metrics in this file"},
+    {"quiet", 'q', CLI_FLAG, &given.quiet, NULL,
+     "do not print progress and counts"},
+    {0},
+};
+
 int
 cli_consume(int argc, char **argv)
 {
-    struct consume c = {.concurrency = 4,
-                        .attempts = 5,
-                        .backoff_ms = 200,
-                        .timeout_ms = 60000};
-    const struct cli_option options[] = {
-        {"store", 's', CLI_TEXT, &c.where.store, "URL",
-         "the store for the records: redis://HOST, journal:DIR "
-         "(for one consumer), ...; default: IDEM_STORE"},
-        CLI_SEAL_OPTION(&c.where),
-        {"to", 't', CLI_TEXT, &c.to, "URL",
-         "POST each message to this URL instead of running a "
-         "command"},
-        {"consumer", 'c', CLI_TEXT, &c.options.consumer, "NAME",
-         "the name of this consumer; consumers with different "
-         "names each handle every message once (default: the "
-         "group, or \"default\")"},
-        {"identity", 'i', CLI_TEXT, &c.options.identity, "WHAT",
-         "how to recognise the same message: id (the message "
-         "id; default), header:NAME, json:FIELD, position"},
-        {"order-by", 0, CLI_TEXT, &c.options.order_by, "WHAT",
-         "messages with the same value of this are handled in "
-         "order (default: the identity)"},
-        {"loose", 0, CLI_FLAG, &c.loose, NULL,
-         "retry after failures and crashes (strict: a failure "
-         "is final, and a crash is a doubt)"},
-        {"lease", 'l', CLI_MS, &c.lease_ms, "TIME",
-         "how long a claim stays after its consumer died (30s)"},
-        {"ttl", 0, CLI_MS, &c.ttl_ms, "TIME",
-         "how long a handled message is remembered (24h)"},
-        {"concurrency", 'n', CLI_NUMBER, &c.concurrency, "N",
-         "messages that are handled at the same time (4)"},
-        {"prefetch", 0, CLI_NUMBER, &c.prefetch, "N",
-         "messages fetched ahead (16 for each handler)"},
-        {"attempts", 0, CLI_NUMBER, &c.attempts, "N",
-         "attempts before the dead letter queue (5)"},
-        {"backoff", 0, CLI_MS, &c.backoff_ms, "TIME",
-         "pause before the second attempt; doubled each time "
-         "(200ms)"},
-        {"timeout", 0, CLI_MS, &c.timeout_ms, "TIME",
-         "time limit for one command or request (60s)"},
-        {"dead-letter", 0, CLI_TEXT, &c.options.dead_letter, "NAME",
-         "queue, stream or topic for messages that cannot be "
-         "handled (SOURCE.dead)"},
-        {"doubt", 0, CLI_TEXT, &c.options.doubt, "NAME",
-         "the same for messages that may have been handled "
-         "(SOURCE.doubt)"},
-        {"until-idle", 0, CLI_MS, &c.until_idle_ms, "TIME",
-         "exit after this time without a message, with an error "
-         "if the broker was unreachable (default: never)"},
-        {"metrics", 0, CLI_TEXT, &c.metrics, "FILE",
-         "keep Prometheus metrics in this file"},
-        {"quiet", 'q', CLI_FLAG, &c.quiet, NULL,
-         "do not print progress and counts"},
-        {0},
-    };
     const struct cli_syntax syntax = {
         .usage =
             "consume SOURCE [options] --to URL\n"
@@ -446,10 +448,10 @@ cli_consume(int argc, char **argv)
 
     if (code >= 0)
         return code;
-    c.options.source = args[0];
+    given.options.source = args[0];
     args[count] = NULL;
-    code = check_usage(&c, count > 1);
+    code = check_usage(&given, count > 1);
     if (code >= 0)
         return code;
-    return run(&c, args + 1);
+    return run(&given, args + 1);
 }

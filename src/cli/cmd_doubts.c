@@ -118,8 +118,12 @@ print_doubt(const struct list *list, const struct idem_record *r)
 }
 
 static void
-print_list(const struct list *list)
+print_list(const struct list *list, const struct cli_where *where)
 {
+    if (list->count == 0)
+        cli_say_none(where, list->wanted->scope || list->wanted->older_ms
+                                ? "such doubts"
+                                : "doubts");
     if (cli_is_terminal() && list->count > 0)
         printf("%s%-7s %-7s %7s  %-24s  %s%s\n", cli_colour(CLI_BOLD), "AGE",
                "TYPE", "ATTEMPT", "BEGUN", "SCOPE ID (LABEL)",
@@ -163,7 +167,7 @@ cli_doubts(int argc, char **argv)
     if (err.status == IDEM_OK)
         err.status = find_doubts(engine, &wanted, &list, &err);
     if (err.status == IDEM_OK)
-        print_list(&list);
+        print_list(&list, &where);
     code = err.status == IDEM_OK ? CLI_OK : cli_fail(&err);
     clear_list(&list);
     idem_close(engine);
@@ -174,8 +178,8 @@ cli_doubts(int argc, char **argv)
 
 /* Returns -1 to continue, else the exit code. */
 static int
-confirm(const struct list *list, const struct cli_doubts *wanted,
-        const struct idem_op *op)
+confirm(const struct cli_verb *verb, const struct list *list,
+        const struct cli_doubts *wanted, const struct idem_op *op)
 {
     char answer[8] = "";
 
@@ -185,7 +189,7 @@ confirm(const struct list *list, const struct cli_doubts *wanted,
         return cli_usage_error("this would settle %zu doubts as %s; look at "
                                "them with --dry-run, then give --yes",
                                list->count, idem_state_name(op->outcome));
-    print_list(list);
+    print_list(list, &verb->where);
     fprintf(stderr, "Settle these %zu as %s? [y/N] ", list->count,
             idem_state_name(op->outcome));
     if (fgets(answer, sizeof(answer), stdin) &&
@@ -240,10 +244,10 @@ settle_list(const struct cli_verb *verb, struct idem_engine *engine,
     int code;
 
     if (wanted->dry_run) {
-        print_list(list);
+        print_list(list, &verb->where);
         return CLI_OK;
     }
-    code = list->count > 0 ? confirm(list, wanted, op) : -1;
+    code = list->count > 0 ? confirm(verb, list, wanted, op) : -1;
     if (code >= 0)
         return code;
     for (size_t i = 0; i < list->count; i++)

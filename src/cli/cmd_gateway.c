@@ -86,7 +86,7 @@ static const struct cli_option global_options[] = {
 
 #define GLOBALS (sizeof(global_options) / sizeof(global_options[0]))
 
-struct flags {
+struct gateway_flags {
     const char *texts[GLOBALS + GATEWAY_OPTIONS];
     bool set[GLOBALS + GATEWAY_OPTIONS];
     const char *config, *nginx, *module;
@@ -95,7 +95,7 @@ struct flags {
 };
 
 static void
-make_options(struct flags *flags)
+make_options(struct gateway_flags *flags)
 {
     size_t n = 0;
 
@@ -148,7 +148,7 @@ make_options(struct flags *flags)
 static enum idem_status
 load(void *arg, struct gateway_config *config, struct idem_error *err)
 {
-    struct flags *flags = arg;
+    struct gateway_flags *flags = arg;
     enum idem_status status = IDEM_OK;
     const char *store = getenv("IDEM_STORE");
 
@@ -201,7 +201,7 @@ print_config(const struct gateway_config *config)
 int
 cli_gateway(int argc, char **argv)
 {
-    static struct flags flags;
+    static struct gateway_flags flags;
     static struct gateway_config config;
     struct cli_syntax syntax = {
         .usage = "gateway --upstream URL [options]",

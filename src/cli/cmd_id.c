@@ -89,10 +89,7 @@ ask_once(struct idem__remote_line *line, const char *kind, size_t count,
     status = idem__remote_line_ask(line, &args, &reply, err);
     if (status != IDEM_OK)
         return status;
-    for (size_t i = 0;
-         i < reply.values &&
-         idem__wire_read(&reply.reader, &value) == IDEM__WIRE_DONE;
-         i++) {
+    for (size_t i = 0; idem__wire_take(&reply, IDEM__WIRE_BYTES, &value); i++) {
         if (i > 0) /* the first value is the word "ids" */
             print_id(printer, value.bytes);
     }

@@ -21,8 +21,9 @@ static const struct cli_option options[] = {
 
 static const struct cli_syntax syntax = {
     .usage = "journal check DIR\njournal dump DIR [--all] [--results]",
-    .about = "Reads the files of a journal, whether a process is using it or "
-             "not, and changes nothing. check reads every byte and reports "
+    .about = "Reads the files of a journal (DIR or journal:DIR), whether a "
+             "process is using it or not, and changes nothing. check reads "
+             "every byte and reports "
              "every damaged place; its exit code is 1 if there is one. dump "
              "prints the current records, one per line.",
     .options = options,
@@ -176,13 +177,16 @@ int
 cli_journal(int argc, char **argv)
 {
     char **args;
+    const char *dir;
     int code = cli_parse(&syntax, argc, argv, &args, NULL);
 
     if (code >= 0)
         return code;
+    /* Every other command names a journal by its URL. */
+    dir = args[1] + (strncmp(args[1], "journal:", 8) == 0 ? 8 : 0);
     if (strcmp(args[0], "check") == 0)
-        return check(args[1]);
+        return check(dir);
     if (strcmp(args[0], "dump") == 0)
-        return dump(args[1]);
+        return dump(dir);
     return cli_usage_error("\"%s\" is neither check nor dump", args[0]);
 }

@@ -21,7 +21,7 @@
 #define KEEP_DEFAULT (IDEM_RESULT_DEFAULT_MAX - HEAD_ROOM)
 #define FINISH_MS 60000 /* how long finish is retried */
 
-struct run {
+struct run_options {
     struct cli_verb verb;
     int64_t lease, ttl, wait, keep;
     bool loose, any_command;
@@ -85,7 +85,8 @@ finish(struct idem__run *claim, const struct exec_outcome *outcome,
 }
 
 static int
-execute(struct run *run, struct idem__run *claim, struct idem_answer *answer)
+execute(struct run_options *run, struct idem__run *claim,
+        struct idem_answer *answer)
 {
     char fence[32];
     const struct idem_setting settings[] = {{"IDEM_SCOPE", run->scope},
@@ -138,7 +139,7 @@ replay(const struct idem_record *record)
 }
 
 static int
-refuse(const struct run *run, const struct idem_answer *answer)
+refuse(const struct run_options *run, const struct idem_answer *answer)
 {
     static const char *const reasons[IDEM__VERDICT_COUNT] = {
         [IDEM_V_BUSY] = "is running right now; give --wait TIME to wait for it",
@@ -160,7 +161,7 @@ refuse(const struct run *run, const struct idem_answer *answer)
 
 /* Two commands are the same if they have the same words in the same order. */
 static void
-make_fingerprint(struct run *run)
+make_fingerprint(struct run_options *run)
 {
     crypto_generichash_state state;
 
@@ -175,7 +176,7 @@ make_fingerprint(struct run *run)
 /* A result larger than the limit of the server or the store is not kept at all,
  * and the exit status would be lost with it. */
 static void
-limit_output(struct run *run)
+limit_output(struct run_options *run)
 {
     struct idem__stats stats;
     size_t room;
@@ -188,7 +189,7 @@ limit_output(struct run *run)
 }
 
 static int
-begin(struct run *run)
+begin(struct run_options *run)
 {
     const struct idem_op op = {.verb = IDEM_BEGIN,
                                .type = IDEM_TYPE_REQUEST,
@@ -223,7 +224,7 @@ begin(struct run *run)
 }
 
 static int
-check(struct run *run)
+check(struct run_options *run)
 {
     int code;
 
@@ -240,7 +241,7 @@ check(struct run *run)
 }
 
 static int
-run_it(struct run *run)
+run_it(struct run_options *run)
 {
     struct idem_error err = {0};
     int code;
@@ -258,7 +259,7 @@ run_it(struct run *run)
 int
 cli_run(int argc, char **argv)
 {
-    struct run run = {
+    struct run_options run = {
         .lease = CLI_UNSET_MS, .ttl = CLI_UNSET_MS, .keep = KEEP_DEFAULT};
     const struct cli_option options[] = {
         CLI_WHERE_OPTIONS(&run.verb.where),

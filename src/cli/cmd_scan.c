@@ -14,7 +14,7 @@
 #define A_CALL 500
 #define DIGITS 16 /* of a record's key in a log: "key=3f2a9c01d4e5b6a7" */
 
-struct scan {
+struct scan_options {
     struct cli_where where;
     const char *type, *state, *scope, *id;
     int64_t older, limit;
@@ -25,7 +25,7 @@ struct scan {
 
 /* A row for people: shows the age, and highlights doubts. */
 static void
-print_row(const struct scan *s, const struct idem_record *r)
+print_row(const struct scan_options *s, const struct idem_record *r)
 {
     bool doubt = cli_doubt_ms(r, s->now_ms) >= 0;
     char age[CLI_AGE_LEN];
@@ -43,7 +43,7 @@ print_row(const struct scan *s, const struct idem_record *r)
 
 /* Logs use the digest of a request for both requests and tokens. */
 static bool
-has_digits(const struct scan *s, const struct idem_record *r)
+has_digits(const struct scan_options *s, const struct idem_record *r)
 {
     uint8_t key[IDEM_KEY_LEN];
     char digits[DIGITS + 1];
@@ -57,7 +57,7 @@ has_digits(const struct scan *s, const struct idem_record *r)
 static bool
 print_one(void *arg, const struct idem_record *r)
 {
-    struct scan *s = arg;
+    struct scan_options *s = arg;
     char time[CLI_TIME_LEN];
 
     s->seen++;
@@ -84,7 +84,7 @@ print_one(void *arg, const struct idem_record *r)
 }
 
 static int
-read_filter(struct scan *s, struct idem_filter *filter)
+read_filter(struct scan_options *s, struct idem_filter *filter)
 {
     struct timespec now;
 
@@ -108,7 +108,7 @@ read_filter(struct scan *s, struct idem_filter *filter)
 }
 
 static int
-run(struct scan *s, const struct idem_filter *filter)
+run(struct scan_options *s, const struct idem_filter *filter)
 {
     struct idem_cursor cursor = {"0"};
     struct idem_error err = {0};
@@ -141,7 +141,7 @@ run(struct scan *s, const struct idem_filter *filter)
 int
 cli_scan(int argc, char **argv)
 {
-    struct scan s = {0};
+    struct scan_options s = {0};
     const struct cli_option options[] = {
         CLI_WHERE_OPTIONS(&s.where),
         {"type", 't', CLI_TEXT, &s.type, "TYPE",
@@ -171,7 +171,12 @@ cli_scan(int argc, char **argv)
 
     if (code < 0)
         code = read_filter(&s, &filter);
-    return code >= 0 ? code : run(&s, &filter);
+    if (code >= 0)
+        return code;
+    code = run(&s, &filter);
+    if (code == CLI_OK && s.printed == 0)
+        cli_say_none(&s.where, "such records");
+    return code;
 }
 
 /* ---- find -------------------------------------------------------------- */
@@ -204,7 +209,7 @@ read_digits(const char *word, char digits[DIGITS + 1])
 
 /* Find by the id, for which SQL stores have an index; then scan all records. */
 static int
-find(struct scan *s, struct idem_filter *filter)
+find(struct scan_options *s, struct idem_filter *filter)
 {
     char digits[DIGITS + 1];
     int code = run(s, filter);
@@ -219,14 +224,16 @@ find(struct scan *s, struct idem_filter *filter)
         fprintf(stderr, "idem: that request had no record; look for this "
                         "instance in the gateway's access log\n");
     }
-    return code == CLI_OK && s->printed == 0 ? cli_exit_verdict(IDEM_V_ABSENT)
-                                             : code;
+    if (code != CLI_OK || s->printed > 0)
+        return code;
+    cli_say_none(&s->where, "record with this id in any scope");
+    return cli_exit_verdict(IDEM_V_ABSENT);
 }
 
 int
 cli_find(int argc, char **argv)
 {
-    struct scan s = {0};
+    struct scan_options s = {0};
     const struct cli_option options[] = {
         CLI_WHERE_OPTIONS(&s.where),
         {"type", 't', CLI_TEXT, &s.type, "TYPE",

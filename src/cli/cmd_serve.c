@@ -14,7 +14,7 @@
 
 /* Every option of the server as a flag. The server's own table parses the
  * values, so that a flag and a line of the file mean the same. */
-struct flags {
+struct serve_flags {
     const char *values[OPTIONS_MAX];
     bool set[OPTIONS_MAX];
     const char *config;
@@ -23,7 +23,7 @@ struct flags {
 };
 
 static void
-make_options(struct flags *flags)
+make_options(struct serve_flags *flags)
 {
     const struct server_option *option;
     size_t count = 0;
@@ -51,7 +51,7 @@ make_options(struct flags *flags)
 }
 
 static enum idem_status
-read_flags(struct flags *flags, struct server_config *config,
+read_flags(struct serve_flags *flags, struct server_config *config,
            struct idem_error *err)
 {
     const struct server_option *option;
@@ -107,7 +107,7 @@ check(const struct server_config *config)
 int
 cli_serve(int argc, char **argv)
 {
-    static struct flags flags;
+    static struct serve_flags flags;
     const struct cli_syntax syntax = {
         .usage = "serve [options]",
         .about = "Start a server for RESP (the Redis protocol) and HTTP; it "

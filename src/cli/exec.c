@@ -24,7 +24,7 @@
  * read for this long after the command has ended. */
 #define LINGER_MS 1000
 
-struct stream {
+struct exec_stream {
     int from, to;
     struct idem_buf *keep;
 };
@@ -33,7 +33,7 @@ struct child {
     struct idem_child process;
     int signals; /* a signalfd */
     const sigset_t *before;
-    struct stream streams[2];
+    struct exec_stream streams[2];
     size_t limit;
     struct exec_outcome *outcome;
     bool ended;
@@ -101,7 +101,7 @@ pass_on(int to, const char *data, size_t len)
 
 /* Sets `from` to -1 at the end of the stream. */
 static void
-read_stream(struct child *child, struct stream *stream)
+read_stream(struct child *child, struct exec_stream *stream)
 {
     struct exec_outcome *outcome = child->outcome;
     size_t kept = outcome->out.len + outcome->err.len;

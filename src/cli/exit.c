@@ -10,30 +10,48 @@
 #include <stdio.h>
 #include <string.h>
 
-struct row {
+struct exit_row {
     int code;
     const char *word, *text;
+    const char *next; /* what a person can do about it */
 };
 
-static const struct row verdicts[IDEM__VERDICT_COUNT] = {
-    [IDEM_V_STARTED] = {0, "started", "do the work now"},
-    [IDEM_V_OK] = {0, "ok", "done"},
-    [IDEM_V_SETTLED] = {0, "settled", "the outcome is decided now"},
-    [IDEM_V_RECORD] = {0, "record", "the record exists"},
-    [IDEM_V_ISSUED] = {0, "issued", "the token exists now"},
-    [IDEM_V_REDEEMED] = {0, "redeemed", "this call used the token"},
-    [IDEM_V_REPLAY] = {10, "replay", "done before; prints the stored result"},
-    [IDEM_V_BUSY] = {11, "busy", "another caller works on it; try again later"},
-    [IDEM_V_DOUBT] = {12, "doubt",
-                      "the lease is over, and the outcome is unknown"},
-    [IDEM_V_MISMATCH] = {13, "mismatch",
-                         "this id was used for a different request"},
-    [IDEM_V_FINISHED] = {14, "finished",
-                         "this fence finished it with another outcome"},
-    [IDEM_V_STALE] = {15, "stale", "the record is not held under this fence"},
-    [IDEM_V_ABSENT] = {16, "absent", "there is no such record"},
-    [IDEM_V_DUPLICATE] = {17, "duplicate", "redeemed before"},
-    [IDEM_V_UNKNOWN] = {18, "unknown", "there is no such token"},
+static const struct exit_row verdicts[IDEM__VERDICT_COUNT] = {
+    [IDEM_V_STARTED] = {0, "started", "do the work now", NULL},
+    [IDEM_V_OK] = {0, "ok", "done", NULL},
+    [IDEM_V_SETTLED] = {0, "settled", "the outcome is decided now", NULL},
+    [IDEM_V_RECORD] = {0, "record", "the record exists", NULL},
+    [IDEM_V_ISSUED] = {0, "issued", "the token exists now", NULL},
+    [IDEM_V_REDEEMED] = {0, "redeemed", "this call used the token", NULL},
+    [IDEM_V_REPLAY] = {10, "replay", "done before; prints the stored result",
+                       NULL},
+    [IDEM_V_BUSY] =
+        {11, "busy", "another caller works on it; try again later",
+         "another caller works on it: try again later, or wait: --wait 30s"},
+    [IDEM_V_DOUBT] =
+        {12, "doubt", "the lease is over, and the outcome is unknown",
+         "nobody knows whether the work was done: find it out, then "
+         "idem settle SCOPE ID --as succeeded or --as failed"},
+    [IDEM_V_MISMATCH] =
+        {13, "mismatch", "this id was used for a different request",
+         "this id was used with other content: a new request needs a "
+         "new id"},
+    [IDEM_V_FINISHED] =
+        {14, "finished", "this fence finished it with another outcome",
+         "it was finished before with another outcome, which stays"},
+    [IDEM_V_STALE] =
+        {15, "stale", "the record is not held under this fence",
+         "this fence does not hold the record: it was never started, or "
+         "was finished, settled or taken over; idem get shows it"},
+    [IDEM_V_ABSENT] =
+        {16, "absent", "there is no such record",
+         "there is no such record: idem find ID searches all scopes"},
+    [IDEM_V_DUPLICATE] = {17, "duplicate", "redeemed before",
+                          "this token was used before: issue a new one"},
+    [IDEM_V_UNKNOWN] =
+        {18, "unknown", "there is no such token",
+         "the token was mistyped, belongs to another subject or has "
+         "expired"},
 };
 
 static const int errors[IDEM__STATUS_COUNT] = {
@@ -50,6 +68,13 @@ cli_exit_verdict(enum idem_verdict verdict)
 {
     return (unsigned)verdict < IDEM__VERDICT_COUNT ? verdicts[verdict].code
                                                    : CLI_FAILED;
+}
+
+const char *
+cli_advice(enum idem_verdict verdict)
+{
+    return (unsigned)verdict < IDEM__VERDICT_COUNT ? verdicts[verdict].next
+                                                   : NULL;
 }
 
 int

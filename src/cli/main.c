@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int cli_help(int argc, char **argv);
 static int cli_version(int argc, char **argv);
 
 /* In the order of help; a NULL function is a heading. */
@@ -147,7 +148,7 @@ cli_version(int argc, char **argv)
     return CLI_OK;
 }
 
-int
+static int
 cli_help(int argc, char **argv)
 {
     char *help[] = {argc > 1 ? argv[1] : NULL, (char *)"--help", NULL};

@@ -275,6 +275,20 @@ read_option(const struct cli_syntax *syntax, int argc, char **argv, int *i)
     return set(option, argv[++*i]);
 }
 
+/* The word of the usage for the first argument that was not given. NULL if the
+ * usage has several lines, which take different arguments. */
+static const char *
+missing(const struct cli_syntax *syntax, size_t count)
+{
+    const char *word = strchr(syntax->usage, '\n') ? NULL : syntax->usage;
+
+    for (size_t i = 0; word && i <= count; i++) {
+        word = strchr(word, ' ');
+        word = word ? word + 1 : NULL;
+    }
+    return word && *word != '[' && *word != '-' ? word : NULL;
+}
+
 int
 cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
           size_t *arg_count)
@@ -301,8 +315,15 @@ cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
         }
     }
     if (count < syntax->min_args || count > syntax->max_args) {
-        cli_usage_error("%s: too %s arguments", argv[0],
-                        count < syntax->min_args ? "few" : "many");
+        const char *word = missing(syntax, count);
+
+        if (count > syntax->max_args)
+            cli_usage_error("%s: too many arguments", argv[0]);
+        else if (word)
+            cli_usage_error("%s: too few arguments: %.*s is missing", argv[0],
+                            (int)strcspn(word, " "), word);
+        else
+            cli_usage_error("%s: too few arguments", argv[0]);
         return show_usage(syntax, argv[0]);
     }
     if (args)

@@ -34,7 +34,7 @@ static const struct {
     {"backup", "idem backup /var/lib/idem /backup/idem-monday"},
     {"restore", "idem restore /backup/idem-monday /var/lib/idem"},
     {"serve", "idem serve --store journal:/var/lib/idem --listen :6390 "
-              "--http :6391"},
+              "--http :7399"},
     {"top", "idem top\nidem top --once --json"},
     {"bench", "idem bench --what pair --clients 64"},
     {"gateway", "idem gateway --upstream http://127.0.0.1:3000"},

@@ -251,6 +251,18 @@ warn_of_absent(const struct idem_op *op)
     }
 }
 
+/* The operator wanted to decide something that is decided. */
+static void
+warn_of_decided(const struct idem_op *op, const struct idem_answer *answer)
+{
+    fputs("idem: ", stderr);
+    cli_print_safe(stderr, op->scope);
+    fputc(' ', stderr);
+    cli_print_safe(stderr, op->id);
+    fprintf(stderr, " was %s before; nothing was changed\n",
+            idem_state_name(answer->record->state));
+}
+
 static struct cli_more
 find_more(struct idem_engine *engine, const struct idem_op *op,
           const struct idem_answer *answer)
@@ -266,6 +278,9 @@ find_more(struct idem_engine *engine, const struct idem_op *op,
     }
     if (more.was_absent)
         warn_of_absent(op);
+    if (op->verb == IDEM_SETTLE && op->outcome &&
+        answer->verdict == IDEM_V_REPLAY)
+        warn_of_decided(op, answer);
     return more;
 }
 

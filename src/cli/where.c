@@ -210,10 +210,26 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
 
 /* ---- listing ------------------------------------------------------------- */
 
+void
+cli_say_none(const struct cli_where *where, const char *what)
+{
+    const char *store = cli_store_url(where);
+    struct cli_where place = *where;
+    struct idem_error err = {0};
+    char url[CLI_URL_MAX], shown[CLI_URL_MAX];
+
+    place.credentials = NULL; /* a file's name is no part of the address */
+    if (!store && cli_server_url(&place, url, sizeof(url), &err) != IDEM_OK)
+        return;
+    idem__url_redact(store ? store : url, shown, sizeof(shown));
+    fprintf(stderr, "idem: no %s at %s\n", what,
+            strncmp(shown, "idem+unix:", 10) == 0 ? shown + 5 : shown);
+}
+
 /* An engine that has just started does not treat a lease as ended before it has
  * watched it for its full length. For a listing, the store's clock is good
  * enough. */
-struct doubts {
+struct doubt_list {
     int64_t now_ms;
     idem_each_fn *each;
     void *arg;
@@ -241,7 +257,7 @@ cli_json_listed(const struct idem_record *record, int64_t now_ms)
 static bool
 each_doubt(void *arg, const struct idem_record *record)
 {
-    struct doubts *doubts = arg;
+    struct doubt_list *doubts = arg;
 
     return cli_doubt_ms(record, doubts->now_ms) < 0 ||
            doubts->each(doubts->arg, record);
@@ -253,7 +269,7 @@ cli_list(struct idem_engine *engine, const struct idem_filter *filter,
          void *arg, struct idem_error *err)
 {
     struct idem_filter executing = *filter;
-    struct doubts doubts = {.each = each, .arg = arg};
+    struct doubt_list doubts = {.each = each, .arg = arg};
     struct idem__stats stats;
 
     if (!filter->doubt)

@@ -79,6 +79,10 @@ enum idem_status cli_line_open(const struct cli_where *where,
                                struct idem__remote_line *line,
                                struct idem_error *err);
 
+/* Say on standard error that a list is empty, and which server or store was
+ * asked, because it may be the wrong one: "no doubts at unix:PATH". */
+void cli_say_none(const struct cli_where *where, const char *what);
+
 /* How long the record is in doubt by the store's clock; -1 if it is not. */
 int64_t cli_doubt_ms(const struct idem_record *record, int64_t now_ms);
 

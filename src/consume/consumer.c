@@ -384,7 +384,7 @@ static void
 tell_letter(struct idem_consumer *c, const struct delivery *d)
 {
     int64_t now_us = idem__system_clocks.boot_us(NULL);
-    char reason[sizeof(d->reason)], others[80];
+    char reason[sizeof(d->reason)], others[80], name[96] = "";
     size_t i;
 
     if (c->told_us && now_us - c->told_us < TELL_EVERY_US) {
@@ -399,7 +399,15 @@ tell_letter(struct idem_consumer *c, const struct delivery *d)
     snprintf(others, sizeof(others),
              " (%llu messages before it were not logged)",
              (unsigned long long)c->untold);
-    idem__log(&c->log, IDEM_LOG_WARNING, "a message goes to %s: %s%s",
+    if (d->message_id.len > 0)
+        snprintf(name, sizeof(name), " with the id \"%.*s\"",
+                 d->message_id.len < 64 ? (int)d->message_id.len : 64,
+                 (const char *)d->message_id.data);
+    else if (d->place[0])
+        snprintf(name, sizeof(name), " at %s", d->place);
+    for (i = 0; name[i]; i++)
+        name[i] = name[i] >= 0x20 && name[i] < 0x7f ? name[i] : '?';
+    idem__log(&c->log, IDEM_LOG_WARNING, "a message%s goes to %s: %s%s", name,
               d->fate == FATE_DOUBT ? c->source->doubt : c->source->dead_letter,
               reason, c->untold > 0 ? others : "");
     c->told_us = now_us;
@@ -566,17 +574,41 @@ wind_up(struct idem_consumer *c, bool connected)
     end_handlers(c);
 }
 
+/* The source was idle for long enough: is it, or does the broker stand still?
+ * After the broker has answered, *asked is true, and one more turn must be
+ * idle. */
+static enum idem_status
+ask_source(struct idem_consumer *c, bool *asked, bool *idle,
+           struct idem_error *err)
+{
+    const struct source_type *type = c->source->type;
+    bool waiting = false;
+    enum idem_status status = IDEM_OK;
+
+    if (*asked || !type->ask) {
+        idem_consume_stop(c);
+        return IDEM_OK;
+    }
+    status = type->ask(c->source, &waiting, err);
+    *asked = status == IDEM_OK && !waiting;
+    *idle = *asked;
+    return status;
+}
+
 static enum idem_status
 consume(struct idem_consumer *c, struct idem_error *err)
 {
-    bool connected = connect_source(c, err);
+    bool connected = connect_source(c, err), asked = false;
     int64_t idle_since_us = idem__system_clocks.boot_us(NULL);
     int64_t failing_since_us = 0;
 
     while (connected && !idem__consumer_stopping(c)) {
         bool idle;
+        enum idem_status status = turn(c, &idle, err);
 
-        if (turn(c, &idle, err) != IDEM_OK) {
+        if (status == IDEM_OK && idle && idle_enough(c, idle_since_us))
+            status = ask_source(c, &asked, &idle, err);
+        if (status != IDEM_OK) {
             idem__log(&c->log, IDEM_LOG_WARNING, "%s", err->text);
             CONSUMER_COUNT(c, reconnects);
             connected = !failing_since_us || !idle_enough(c, failing_since_us);
@@ -588,10 +620,10 @@ consume(struct idem_consumer *c, struct idem_error *err)
         } else if (c->pause_ms == 0) {
             failing_since_us = 0;
         }
-        if (!idle)
+        if (!idle) {
             idle_since_us = idem__system_clocks.boot_us(NULL);
-        if (idle_enough(c, idle_since_us))
-            idem_consume_stop(c);
+            asked = false;
+        }
     }
     idem_consume_stop(c);
     wind_up(c, connected);

@@ -107,12 +107,12 @@ delivered(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque)
     self->letter = message->err;
 }
 
-struct setting {
+struct kafka_setting {
     const char *name, *value; /* "": keep the default */
 };
 
 static bool
-set_all(rd_kafka_conf_t *conf, const struct setting *settings, char *text,
+set_all(rd_kafka_conf_t *conf, const struct kafka_setting *settings, char *text,
         size_t text_len)
 {
     bool set = true;
@@ -143,7 +143,7 @@ set_security(struct kafka_source *self, rd_kafka_conf_t *conf, char *text,
     bool tls =
         said(self, "tls")[0] || said(self, "ca")[0] || said(self, "cert")[0];
     bool sasl = self->base.url.user != NULL;
-    const struct setting settings[] = {
+    const struct kafka_setting settings[] = {
         {"security.protocol", tls && sasl ? "sasl_ssl"
                               : tls       ? "ssl"
                               : sasl      ? "sasl_plaintext"
@@ -166,7 +166,7 @@ static rd_kafka_t *
 make_client(struct kafka_source *self, rd_kafka_type_t type,
             struct idem_error *err)
 {
-    const struct setting consumer[] = {
+    const struct kafka_setting consumer[] = {
         {"bootstrap.servers", self->servers},
         {"group.id", self->base.group},
         {"enable.auto.commit", "false"},
@@ -175,9 +175,10 @@ make_client(struct kafka_source *self, rd_kafka_type_t type,
         {"session.timeout.ms", self->session_ms},
         {"heartbeat.interval.ms", self->heartbeat_ms},
         {NULL, NULL}};
-    const struct setting producer[] = {{"bootstrap.servers", self->servers},
-                                       {"enable.idempotence", "true"},
-                                       {NULL, NULL}};
+    const struct kafka_setting producer[] = {
+        {"bootstrap.servers", self->servers},
+        {"enable.idempotence", "true"},
+        {NULL, NULL}};
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     char text[200] = "";
     rd_kafka_t *client = NULL;

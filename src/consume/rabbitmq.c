@@ -164,9 +164,13 @@ dial(struct rabbitmq_source *self, amqp_connection_state_t *connection,
                                   self->base.url.hosts[0].port, &patience);
     if (rc != AMQP_STATUS_OK)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "rabbitmq %s:%d: cannot connect: %s",
+                          "rabbitmq %s:%d: cannot connect: %s%s",
                           self->base.url.hosts[0].name,
-                          self->base.url.hosts[0].port, amqp_error_string2(rc));
+                          self->base.url.hosts[0].port, amqp_error_string2(rc),
+                          rc == AMQP_STATUS_SOCKET_ERROR
+                              ? " (refused, or no route): is the broker "
+                                "running at this host and port?"
+                              : "");
     reply = log_in(self, *connection, heartbeat_s);
     return went_well(reply) ? open_channel(self, *connection, err)
                             : fail(self, err, "cannot log in", reply);
@@ -541,15 +545,11 @@ stop(struct source *source, struct idem_error *err)
 
 /* Ready messages; those that a consumer holds do not count. */
 static enum idem_status
-lag(struct source *source, int64_t *messages, struct idem_error *err)
+count_ready(struct rabbitmq_source *self, int64_t *messages,
+            struct idem_error *err)
 {
-    struct rabbitmq_source *self = (struct rabbitmq_source *)source;
-    enum idem_status status =
-        self->consuming ? IDEM_OK : dial(self, &self->consuming, 0, err);
     amqp_queue_declare_ok_t *told;
 
-    if (status != IDEM_OK)
-        return status;
     amqp_maybe_release_buffers(self->consuming);
     told = amqp_queue_declare(self->consuming, CHANNEL,
                               amqp_cstring_bytes(self->base.name), 1, 1, 0, 0,
@@ -559,6 +559,29 @@ lag(struct source *source, int64_t *messages, struct idem_error *err)
                     amqp_get_rpc_reply(self->consuming));
     *messages = told->message_count;
     return IDEM_OK;
+}
+
+static enum idem_status
+lag(struct source *source, int64_t *messages, struct idem_error *err)
+{
+    struct rabbitmq_source *self = (struct rabbitmq_source *)source;
+    enum idem_status status =
+        self->consuming ? IDEM_OK : dial(self, &self->consuming, 0, err);
+
+    return status == IDEM_OK ? count_ready(self, messages, err) : status;
+}
+
+/* The reply comes on the channel that delivers, behind the messages that the
+ * queue had sent before it. */
+static enum idem_status
+ask(struct source *source, bool *waiting, struct idem_error *err)
+{
+    struct rabbitmq_source *self = (struct rabbitmq_source *)source;
+    int64_t messages = 0;
+    enum idem_status status = count_ready(self, &messages, err);
+
+    *waiting = messages > 0;
+    return status;
 }
 
 static void
@@ -612,5 +635,6 @@ const struct source_type idem__rabbitmq_source = {
     .conclude = conclude,
     .stop = stop,
     .lag = lag,
+    .ask = ask,
     .close = close_source,
 };

@@ -1,5 +1,6 @@
 /*
- * answer.c - print the answer to a verb: for people, as JSON, or one field.
+ * print_answer.c - print the answer to a verb: for people, as JSON, or one
+ * field.
  */
 #include "verb.h"
 
@@ -104,6 +105,8 @@ print_readable(const struct idem_answer *answer, const struct cli_more *more)
         printf("retry after: %" PRId64 " ms\n", answer->retry_after_ms);
     if (answer->verdict == IDEM_V_DOUBT)
         printf("since: %s\n", cli_time(r->lease_until, time));
+    if (cli_is_terminal() && cli_advice(answer->verdict))
+        printf("(%s)\n", cli_advice(answer->verdict));
     if (!shows_record(answer->verdict))
         return;
     if (answer->verdict == IDEM_V_RECORD)
@@ -119,7 +122,10 @@ print_readable(const struct idem_answer *answer, const struct cli_more *more)
                cli_age(more->doubt_ms, age));
     if (r->lease_until)
         printf("lease until: %s\n", cli_time(r->lease_until, time));
-    if (r->expires)
+    if (r->state == IDEM_STATE_EXECUTING)
+        printf("expires: never while it is in progress%s\n",
+               idem__may_come_into_doubt(r) ? " or in doubt" : "");
+    else if (r->expires)
         printf("expires: %s\n", cli_time(r->expires, time));
     if (shows_result(answer)) {
         printf("kind: %s\n", idem_kind_name(r->kind));
