@@ -34,7 +34,7 @@ B ?= build$(if $(SANITIZE),/$(subst $(comma),-,$(SANITIZE)))
 # with WITH_NAME=0.
 modules :=
 defines :=
-packages := libsodium nettle libxxhash jansson openssl
+packages := libsodium libxxhash jansson openssl
 bin_packages := libmicrohttpd gnutls libcurl
 define module # switch, name, sources, packages, other libraries
 WITH_$(1) ?= 1
@@ -242,9 +242,9 @@ simulate: $(B)/tests/sim/simulate
 simulate-bugs: $(B)/tests/sim/simulate
 	tests/sim/bugs.py
 
-# make mutate: small changes of the code, each of which a test must notice (tests/mutate); FILES=step SAMPLE=50 for a part.
+# make mutate: small changes of the code, each of which a test must notice (tests/mutate); FILES=step SAMPLE=50 for a part; JOBS=4 at a time.
 mutate: $(B)/tests/sim/simulate test-programs
-	tests/mutate/mutate.py $(if $(SAMPLE),--sample $(SAMPLE)) $(FILES)
+	tests/mutate/mutate.py $(if $(JOBS),--jobs $(JOBS)) $(if $(SAMPLE),--sample $(SAMPLE)) $(FILES)
 
 # What another compiler says about all of it: make syntax CC=clang
 # (but for benchmarks of libraries that only `make bench` installs)
@@ -285,7 +285,7 @@ fuzz:
 
 soak:
 	@scripts/deps build check bench
-	@tests/soak/run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
+	@tests/soak/run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JOBS),--jobs $(JOBS)) $(if $(ONLY),--only $(ONLY))
 
 hostile:
 	@scripts/deps build check

@@ -55,7 +55,8 @@ time_now(void)
 
     clock_gettime(CLOCK_REALTIME, &t);
     us = (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-    return (struct idem_now){us / 1000, us / 1000, INT64_MAX, (uint64_t)us, 0};
+    return (struct idem_now){us / 1000,    us / 1000, INT64_MAX,
+                             (uint64_t)us, 0,         0};
 }
 
 /* ---- one random operation ---------------------------------------------- */

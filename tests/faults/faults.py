@@ -4,12 +4,13 @@
   KIND          alloc, error, interrupted, short; all of them if none is named
   --start       let the calls fail while the server starts, not while it answers
   --points N    N points of each kind, spread over all of them; without it all
-  --verbose     print each point
+  --first N, --last N    only these points: a slice of a long run
+  --verbose     print each point, and what is wrong at once
 
 faults.c is loaded into the server. A story of RESP and HTTP requests is told again and again with new keys; the first time its
 first call fails, then its second one, and so on until a story has fewer calls. The client sends again what was cut off or got
 an error, with the same nonce, as any client should. In the end every verdict must be right: one start for each key, one result
-for everybody, a token redeemed once, a lock held by one. The server must be alive and work without a restart. Whatever was
+for everybody, a token redeemed once, a lock held by one. A BEGIN whose error says that nothing was stored holds nothing. The server must be alive and work without a restart. Whatever was
 acknowledged must be there after the restart in the end.
 """
 import argparse
@@ -30,6 +31,7 @@ from lib import Error, Server, folder, free_port, wait_until, IDEM, Process  # n
 
 KINDS = {"alloc": 1, "error": 2, "interrupted": 3, "short": 4}
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "FULL", "CLOSED", "MEMORY", "TIMEOUT"}
+NOT_STORED = TRANSIENT - {"LOST", "TIMEOUT"}
 SILENCE = 60  # seconds: no call may keep a reply away for longer
 PATIENCE = 90  # seconds until a request must have its answer
 
@@ -75,24 +77,38 @@ class Client:
         self.resp_line = self.http_line = None
 
     def resp(self, *args):
-        end = time.monotonic() + PATIENCE
+        end, unknown = time.monotonic() + PATIENCE, False
         while time.monotonic() < end:
             try:
                 self.resp_line = self.resp_line or self.server.client(timeout=SILENCE)
                 said = self.resp_line(*args)
                 if not isinstance(said, Error):
                     return said
+                unknown = unknown or said.word not in NOT_STORED
+                if args[0] == "BEGIN" and not unknown:
+                    self.must_not_hold(args[1], args[2], args[args.index("NONCE") + 1] if "NONCE" in args else None, str(said))
                 if said.word not in TRANSIENT and "max number of clients" not in str(said):  # no memory for a connection
                     raise Broken("%s: %s" % (" ".join(map(str, args)), said))
             except TimeoutError:
                 raise Broken("RESP %s: no reply for %d s" % (args, SILENCE))
             except (OSError, EOFError):
-                self.resp_line = None
+                self.resp_line, unknown = None, True
             self.again()
         raise TimeoutError("RESP %s" % (args,))
 
+    def must_not_hold(self, scope, key, nonce, said):
+        """A BEGIN with this nonce got an error that says that nothing was stored."""
+        with self.server.client(timeout=SILENCE) as line:
+            found = line("BEGIN", scope, key, "NONCE", "%016x" % 0xffff, "LEASE", 1)
+            while isinstance(found, Error):
+                found = line("BEGIN", scope, key, "NONCE", "%016x" % 0xffff, "LEASE", 1)
+            if found[0] == "started":
+                line("RELEASE", scope, key, found[1])
+            elif nonce and line("BEGIN", scope, key, "NONCE", nonce)[0] == "started":
+                raise Broken("BEGIN %s %s: stored, and the reply was: %s" % (scope, key, said))
+
     def http(self, method, path, **fields):
-        end = time.monotonic() + PATIENCE
+        end, unknown = time.monotonic() + PATIENCE, False
         while time.monotonic() < end:
             try:
                 self.http_line = self.http_line or http.client.HTTPConnection("127.0.0.1", self.server.http, timeout=SILENCE)
@@ -102,12 +118,15 @@ class Client:
                 data = answer.read()
                 if answer.status < 400 or answer.status in (404, 409, 422):
                     return read_json(data) if data[:1] in b"{[" else data.decode()
-                if answer.status not in (500, 503, 507, 429):
+                if answer.status not in (500, 503, 504, 507, 429):
                     raise Broken("%s %s: %d %r" % (method, path, answer.status, data))
+                unknown = unknown or read_json(data).get("class") != "not executed"
+                if path.endswith("/begin") and not unknown:
+                    self.must_not_hold(*path.split("/")[3:5], fields["nonce"], data.decode())
             except TimeoutError:
                 raise Broken("HTTP %s %s: no reply for %d s" % (method, path, SILENCE))
             except (OSError, http.client.HTTPException):
-                self.http_line = None
+                self.http_line, unknown = None, True
             self.again()
         raise TimeoutError("HTTP %s %s" % (method, path))
 
@@ -181,7 +200,7 @@ class Programme:
     def __init__(self, where, verbose=False):
         self.where, self.fault, self.verbose = where, Fault(where), verbose
         self.server = self.client = None
-        self.number, self.points = 0, 0
+        self.number, self.points, self.printed = 0, 0, 0
         self.acknowledged, self.flaws = {}, []
         self.calls = {}
 
@@ -212,6 +231,9 @@ class Programme:
             self.flaws.append("%s (%s): the server died (%s): %s" % (name, fired, self.server.process.returncode, self.server.output()[-1500:]))
             self.up()
         if self.verbose:
+            for flaw in self.flaws[self.printed:]:
+                print("FLAW", flaw, flush=True)
+            self.printed = len(self.flaws)
             print(name, fired, "errors %d" % self.client.errors, flush=True)
         if fired:
             self.points += 1
@@ -226,11 +248,11 @@ class Programme:
         self.fault.disarm()
         return self.fault.seen()
 
-    def enumerate(self, kind, points=0):
-        """All points, or so many of them, spread over all."""
+    def enumerate(self, kind, points=0, first=1, last=1 << 30):
+        """All points, or so many of them, spread over all; or a slice."""
         most = max(self.count(kind) for _ in range(1 if points else 3))
         step = max(1, most // points) if points else 1
-        for left in range(1, most + 20, step):
+        for left in range(first, min(most + 20, last + 1), step):
             if not self.tell(kind, left) and left > most:
                 break
 
@@ -280,6 +302,8 @@ def main():
     parser.add_argument("kinds", nargs="*", choices=list(KINDS))
     parser.add_argument("--start", action="store_true")
     parser.add_argument("--points", type=int, default=0)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--last", type=int, default=1 << 30)
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
     subprocess.run(["make", "-s", "build/idem", "build/tests/faults.so"], cwd=ROOT, check=True)
@@ -293,7 +317,7 @@ def main():
                 continue
             programme = Programme(where, args.verbose)
             programme.up()
-            programme.enumerate(kind, args.points)
+            programme.enumerate(kind, args.points, args.first, args.last)
             programme.finish()
             print("%s: %d points, %d flaws; %s" % (kind, programme.points, len(programme.flaws),
                                                                  " ".join("%s %d" % pair for pair in sorted(programme.calls.items()))), flush=True)

@@ -41,6 +41,7 @@ class Mutant:
     before: str  # the lines that change, on one line
     after: str
     source: str
+    own: str  # the changed function, and all that is outside of functions
 
 
 def tokens(text):
@@ -144,11 +145,13 @@ def mutants(text):
     found = tokens(text)
     edits = sorted(set([*operators(text, found), *conditions(text, found), *statements(text, found)]))
     asserts = [(t.at, found[closing(found, i + 1)].end) for i, t in enumerate(found) if t.text == "assert"]
-    for start, end, name in bodies(text):
+    functions = list(bodies(text))
+    outside = "".join(text[a:b] for a, b in zip([0, *(end for _, end, _ in functions)], [*(start for start, _, _ in functions), len(text)]))
+    for start, end, name in functions:
         for at, to, new in edits:
             if not start <= at < end or any(a <= at < b for a, b in asserts):
                 continue
             left, right = text.rfind("\n", 0, at) + 1, text.find("\n", to)
             new += "\n" * (text[at:to].count("\n") - new.count("\n"))  # the lines behind it keep their numbers
             yield Mutant(name, text.count("\n", 0, at) + 1, one_line(text[left:right]), one_line(text[left:at] + new + text[to:right]),
-                         text[:at] + new + text[to:])
+                         text[:at] + new + text[to:], outside + text[start:at] + new + text[to:end])

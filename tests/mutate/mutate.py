@@ -5,12 +5,15 @@
   --jobs N      at a time (2)
   --seconds N   start no mutant after that time; the next run goes on
   --list        print the mutants, run nothing
-  --all         try again what an earlier run has tried
+  --all         try again what an earlier run has tried, and what survivors.txt explains
 
 Each mutant of a file (mutants.py) is compiled and given to the tests of that file, until one of them fails (killed). A test is
-linked once with a shared object in the place of that file, and runs with each mutant's. The tree and the programs in build/
-stay as they are; all files lie in build/mutate. What was killed is not tried again until the file changes, what survived not
-until a test changes. survivors.txt explains the mutants that no test can notice; an entry that fits no mutant is an error.
+linked once with a shared object in the place of that file, and runs with each mutant's. First comes the test that killed the
+last mutant of the same function, then the others, the quickest first. A test program ends at its first failure. It may take 5
+times the CPU time that it takes without a change, and 10 times the wall-clock time, and some seconds. The tree and the programs
+in build/ stay as they are; all files lie in build/mutate. The result of each mutant is kept, so that a run can be stopped and
+the next one goes on. A mutant that was killed is not tried again until its function changes, one that survived not until a test
+changes. survivors.txt explains the mutants that no test can notice; an entry that fits no mutant is an error.
 
 The exit code is 1 if fewer than 95 of 100 mutants were killed or a survivor is not explained.
 """
@@ -40,17 +43,17 @@ BUILD = os.path.join(ROOT, "build/mutate")
 NEEDED = 95
 SIMULATE = "tests/sim/simulate"
 ENGINE = ["src/engine/%s_test" % name
-          for name in ("time", "engine", "engine_fault", "batch", "sealed", "claims", "quota", "park", "engine_alloc")]
+          for name in ("time", "commit", "group", "engine", "engine_fault", "batch", "sealed", "claims", "quota", "park", "epoch", "engine_alloc")]
 JOURNAL = ["src/store/journal/%s_test" % name
-           for name in ("life", "clock", "journal_check", "journal_copy", "crash", "journal_alloc", "journal", "journal_fault")]
-# file: the tests that know it, the quickest first
+           for name in ("tail", "load", "life", "clock", "journal_check", "journal_copy", "crash", "journal_alloc", "journal", "journal_fault")]
+# file: the tests that know it
 TESTS = {
     "src/record/step.c": ["src/record/step_test", "src/record/lives_test", "src/engine/engine_test", "src/engine/time_test", SIMULATE],
     **{"src/engine/%s.c" % name: [*ENGINE, "tests/c/sweep_test", SIMULATE] for name in ("batch", "group", "commit", "time")},
-    **{"src/store/journal/%s.c" % name: [*JOURNAL, SIMULATE] for name in ("recover", "saved", "walk")},
+    **{"src/store/journal/%s.c" % name: [*JOURNAL, SIMULATE] for name in ("recover", "saved", "load", "tail", "walk")},
 }
 ARGUMENTS = {SIMULATE: ["--seed", "1", "--runs", "20", "--quick"]}
-WALL_SECONDS, CPU_SECONDS = 300, 100  # a mutant that runs longer than any of the tests ever does
+FIRST_WALL, FIRST_CPU = 300, 100  # seconds for a test without a change
 
 
 def made():
@@ -60,6 +63,11 @@ def made():
 
 def digest(*parts):
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def identity(path, mutant):
+    """Of a mutant, as long as the text of its function is the same. The parts outside of functions count as well."""
+    return digest(path, mutant.function, mutant.own)
 
 
 def survivors():
@@ -119,7 +127,7 @@ class Runner:
         self.inner = os.path.join(folder, "inner")
         os.makedirs(self.inner)
         self.archive = next(word for word in self.made["test-link"] if word.endswith(".a"))
-        self.programs, rest = {}, []
+        self.programs, self.limits, self.order, self.killer, rest = {}, {}, TESTS[path], {}, []
         for name in self.made["inner"]:
             if name.endswith(path[:-1] + "o"):
                 continue
@@ -160,11 +168,13 @@ class Runner:
         program = self.programs.get(test) or self.link(test, where)
         own = os.path.join(where, "tmp")
         os.makedirs(own, exist_ok=True)
+        wall, cpu = self.limits.get(test, (FIRST_WALL, FIRST_CPU))
         process = subprocess.Popen([program, *ARGUMENTS.get(test, [])], cwd=ROOT,
-                                   env={**os.environ, "TMPDIR": own, "IDEM_TEST_SEED": "1", "LD_LIBRARY_PATH": where},
-                                   start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=limits)
+                                   env={**os.environ, "TMPDIR": own, "IDEM_TEST_SEED": "1", "LD_LIBRARY_PATH": where, "CMOCKA_TEST_ABORT": "1"},
+                                   start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   preexec_fn=lambda: limits(cpu))
         try:
-            code = process.wait(WALL_SECONDS)
+            code = process.wait(wall)
         except subprocess.TimeoutExpired:
             code = "time"
         try:
@@ -185,41 +195,49 @@ class Runner:
 
     def try_mutant(self, mutant, original, tests):
         where = tempfile.mkdtemp(dir=self.folder)
-        entry = {"id": digest(self.path, mutant.source), "tests": tests, "state": "survived"}
+        entry = {"id": identity(self.path, mutant), "tests": tests, "state": "survived"}
         try:
             built = self.compile(mutant.source, where)
             if built is None or built == original:
                 entry["state"] = "no C" if built is None else "same code"
                 return entry
-            for test in TESTS[self.path]:
+            last = self.killer.get(mutant.function)
+            for test in sorted(self.order, key=lambda test: test != last):
                 why = self.run(test, where)
                 if why is not None:
                     entry.update(state="killed", by=test, code=why)
+                    self.killer[mutant.function] = test
                     break
             return entry
         finally:
             shutil.rmtree(where, ignore_errors=True)
 
     def baseline(self, source):
-        """Link the tests; all of them pass without a change. Returns the object to compare with."""
+        """Link the tests; all of them pass without a change, and their times are the measure. Returns the object to compare with."""
         where = tempfile.mkdtemp(dir=self.folder)
         original = self.compile(source, where)
+        took = {}
         for test in TESTS[self.path]:
             if not self.own_link(test):
                 self.programs[test] = self.link(test, where)
+            start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
             why = self.run(test, where)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
             if why is not None:
                 sys.exit("mutate: %s fails (%s) without a change of %s: repair that first" % (test, why, self.path))
+            took[test] = time.monotonic() - start
+            self.limits[test] = 20 + 10 * took[test], int(5 + 5 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+        self.order = sorted(took, key=took.get)
         return original
 
 
-def limits():
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+def limits(cpu):
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def work(args, path, chosen, results, end):
+def work(args, path, chosen, results, end, known):
     with open(os.path.join(ROOT, path)) as f:
         source = f.read()
     folder = tempfile.mkdtemp(dir=BUILD)
@@ -228,7 +246,9 @@ def work(args, path, chosen, results, end):
         tests = runner.tests_digest()
         left = []
         for mutant in chosen:
-            entry = results.known.get(digest(path, mutant.source))
+            entry = results.known.get(identity(path, mutant))
+            if not args.all and (path, mutant.function, mutant.before, mutant.after) in known:
+                continue
             if args.all or not entry or (entry["state"] == "survived" and entry["tests"] != tests):
                 left.append(mutant)
         if not left:
@@ -259,8 +279,8 @@ def table(all_chosen, results, known):
     for path, chosen in [*all_chosen.items(), ("all", None)]:
         count = collections.Counter()
         for mutant in chosen or []:
-            entry = results.known.get(digest(path, mutant.source), {"state": "not tried"})
-            explained = entry["state"] == "survived" and (path, mutant.function, mutant.before, mutant.after) in known
+            entry = results.known.get(identity(path, mutant), {"state": "not tried"})
+            explained = entry["state"] in ("survived", "not tried") and (path, mutant.function, mutant.before, mutant.after) in known
             count["explained" if explained else entry["state"]] += 1
         total += count
         count = total if chosen is None else count
@@ -303,7 +323,7 @@ def main():
         return 0
     results = Results()
     for path in files:
-        work(args, path, chosen[path], results, end)
+        work(args, path, chosen[path], results, end, known)
     return 0 if table(chosen, results, known) else 1
 
 

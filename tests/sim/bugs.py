@@ -66,6 +66,8 @@ BUGS = [
      [(COMMIT, "            refused(engine, group, &swap->found);", "            stored(engine, group);")]),
     ("no-wait-for-the-replica", "a write is answered before the replica has it",
      [(SERVER, "server->kind == SIM_REPLICA && server->copied < ask->barrier", "server->kind == SIM_REPLICA && server->copied + 3 < ask->barrier")]),
+    ("replica/reads-pass-the-replica", "a read is answered before the replica has the record that was read",
+     [(SERVER, "    ask->barrier = server->written;", "    ask->barrier = ask->what == ASK_SWAP ? server->written : 0;")]),
     ("told-before-stored", "a client gets the answer to a change before the store has answered",
      [(COMMIT, "    case IDEM_SWAP_LOST:\n        break;\n    }\n    return lost(engine, group, err);", "    case IDEM_SWAP_LOST:\n        break;\n    }\n    return false;"),
       (COMMIT, "    status = engine->store->type->swap(engine->store, batch->swaps + first,\n                                       count, &batch->arena, &err);",

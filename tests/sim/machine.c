@@ -122,7 +122,8 @@ enum idem_status
 machine_open(const struct idem_store_options *options,
              struct idem_store **store, struct idem_error *err)
 {
-    struct journal_tuning tuning = {.io = &machine.io, .segment_len = 8192};
+    struct journal_tuning tuning = {
+        .io = &machine.io, .segment_len = 16384, .tail_len = 8192};
     struct idem_store_options with = *options;
     char url[128];
     enum idem_status status;

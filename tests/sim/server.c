@@ -523,6 +523,8 @@ sim_server_repair(struct sim_server *server)
 {
     server->down_until = sim_now();
     server->lose = 0;
+    while (server->to_copy)
+        copy_next(server);
     for (int i = 0; i < LINKS; i++)
         server->cuts[i].until = sim_now();
 }
@@ -561,6 +563,8 @@ open_engine(const struct idem_options *options, struct idem_engine **engine,
 static void
 fault_happens(enum fault fault, struct sim_process *process)
 {
+    bool dies;
+
     switch (fault) {
     case FAULT_CUT:
         sim_server_cut(the_server, process, sim_delay(500 * SIM_MS));
@@ -573,7 +577,16 @@ fault_happens(enum fault fault, struct sim_process *process)
              i++)
             sim_sleep(SIM_MS);
         sim_sleep((int64_t)sim_roll((uint64_t)the_server->lag));
+        /* An engine that lives sends again what was lost, so in half of the
+         * cases the one that wrote it dies in the same moment. */
+        if (the_server->to_copy)
+            process = the_server->to_copy->ask->from;
+        dies = sim_once_in(2) && world_kill_now(process);
         sim_server_fail_over(the_server);
+        if (dies) {
+            sim_sleep(sim_delay(100 * SIM_MS));
+            world_start_again(process);
+        }
         break;
     case FAULT_LOSE:
         sim_server_lose(the_server, 3);

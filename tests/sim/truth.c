@@ -161,9 +161,11 @@ truth_replayed(struct truth_key *key, int64_t asked, uint64_t result)
     if (key->result != 0 && key->result != result &&
         sim_now() >= may_go(key, key->finished_at))
         new_life(key);
+    /* It was written after the first try of a FINISH; without one, nobody knows
+     * since when it is there. */
     if (key->result == 0)
         key->finished_at =
-            sim_now() - key->ttl_ns; /* nobody knows since when */
+            key->tried_at != 0 ? key->tried_at : sim_now() - key->ttl_ns;
     tell(key, result);
 }
 

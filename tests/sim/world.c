@@ -121,6 +121,20 @@ world_kill(struct sim_process *process)
         world->killed(process);
 }
 
+/* An engine that starts under a wrong clock believes it, as documented. So the
+ * place is marked before the process is started again. */
+bool
+world_kill_now(struct sim_process *process)
+{
+    struct place *place = place_of(process);
+
+    if (!place || !sim_alive(process) || (clocks_wrong && !world->keeps_time))
+        return false;
+    place->starting = true;
+    world_kill(process);
+    return true;
+}
+
 struct sim_process *
 world_start_again(struct sim_process *process)
 {
@@ -194,10 +208,8 @@ one_fault(const struct setup *setup)
         return;
     switch (fault) {
     case FAULT_KILL:
-        if (clocks_wrong && !world->keeps_time)
+        if (!world_kill_now(place->process))
             break;
-        place->starting = true;
-        world_kill(place->process);
         sim_sleep(sim_delay(100 * SIM_MS));
         start_engine(place);
         break;

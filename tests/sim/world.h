@@ -76,6 +76,8 @@ int world_run(const struct setup *setup);
 
 /* For a world's own faults. */
 void world_kill(struct sim_process *process);
+/* Kill it, if an engine may start now; false: it lives. Then start it again. */
+bool world_kill_now(struct sim_process *process);
 struct sim_process *world_start_again(struct sim_process *process);
 int64_t world_lease_ns(void);
 

@@ -308,6 +308,6 @@ def programmes(fuzzers):
         Programme("fuzz", fuzz, 5000000, tuple(fuzzers), "inputs for each fuzz target", "每个模糊测试目标的输入"),
         Programme("simulator", simulate, 7200, ONE, "seconds of simulated worlds", "模拟世界的秒数"),
         Programme("mixed", mixed, 7200, ONE, "seconds of mixed load with faults, memory flat", "带故障的混合负载的秒数，内存不增长"),
-        Programme("hostile", hostile, 1, ONE, "runs of `make hostile`, ten minutes for each surface", "`make hostile`，每个接口十分钟"),
+        Programme("hostile", hostile, 1, ONE, "runs of `make hostile`, ten minutes for each surface", "`make hostile`，每种接入方式十分钟"),
         Programme("files", whole_file, 1, tuple(FILES), "files of system tests at full size", "按最大规模运行的系统测试文件"),
     ]

@@ -361,6 +361,47 @@ a_batch_has_an_outcome_for_each(void **state)
     }
 }
 
+/* etcd writes a batch of known records in a faster way, which one wrong rev
+ * makes impossible, and then in the other way for a while. */
+static void
+a_wrong_rev_refuses_only_its_own_swap(void **state)
+{
+    enum { COUNT = 120, TIMES = 20, WRONG = 60 };
+    struct clause *c = *state;
+    static struct idem_record now[COUNT], next[COUNT];
+    static struct idem_swap swaps[COUNT];
+
+    for (unsigned i = 0; i < COUNT; i++) {
+        now[i] = record_of(c, i);
+        swaps[i] = swap_of(&now[i], 0, &now[i]);
+    }
+    swap_batch(c, swaps, COUNT);
+    for (unsigned time = 0; time < TIMES; time++) {
+        bool has_wrong = time == 0 || time == TIMES - 1;
+
+        for (unsigned i = 0; i < COUNT; i++) {
+            next[i] = record_of(c, i);
+            swaps[i] = swap_of(&now[i], now[i].rev + (has_wrong && i == WRONG),
+                               &next[i]);
+        }
+        swap_batch(c, swaps, COUNT);
+        for (unsigned i = 0; i < COUNT; i++) {
+            bool wrong = has_wrong && swaps[i].record == &next[WRONG];
+
+            assert_int_equal(swaps[i].outcome,
+                             wrong ? IDEM_SWAP_REFUSED : IDEM_SWAP_STORED);
+            if (wrong)
+                assert_same(&now[WRONG], &swaps[i].found, true);
+        }
+        for (unsigned i = 0; i < COUNT; i++) {
+            if (!has_wrong || i != WRONG)
+                now[i] = next[i];
+            if (has_wrong)
+                assert_there(c, &now[i]);
+        }
+    }
+}
+
 static void
 a_batch_of_a_thousand_is_stored(void **state)
 {
@@ -654,8 +695,8 @@ static void
 scan_all(struct clause *c, const struct idem_filter *filter, size_t count,
          struct seen *seen, bool writing)
 {
-    struct idem_now now = {c->now_ms, c->now_ms, INT64_MAX / 2,
-                           (uint64_t)c->now_ms * 1000, 0};
+    struct idem_now now = {
+        c->now_ms, c->now_ms, INT64_MAX / 2, (uint64_t)c->now_ms * 1000, 0, 0};
     struct idem_cursor cursor = {"0"};
     struct idem_error err = {0};
     unsigned calls = 0;
@@ -701,8 +742,8 @@ a_scan_tells_how_long_results_are(void **state)
     struct clause *c = *state;
     static uint8_t result[5000];
     const struct idem_filter everything = {0};
-    struct idem_now now = {c->now_ms, c->now_ms, INT64_MAX / 2,
-                           (uint64_t)c->now_ms * 1000, 0};
+    struct idem_now now = {
+        c->now_ms, c->now_ms, INT64_MAX / 2, (uint64_t)c->now_ms * 1000, 0, 0};
     struct idem_cursor cursor = {"0"};
     struct lengths lengths = {.scope = c->scope};
 
@@ -838,7 +879,7 @@ a_scan_stops_when_told_and_refuses_a_made_up_cursor(void **state)
 {
     struct clause *c = *state;
     struct idem_filter filter = {.scope = idem_text(c->scope)};
-    struct idem_now now = {c->now_ms, c->now_ms, 0, 1, 0};
+    struct idem_now now = {c->now_ms, c->now_ms, 0, 1, 0, 0};
     struct idem_cursor cursor = {"0"}, wrong = {"no cursor at all!"};
     struct seen seen = {.scope = c->scope, .stop_after = 1};
     struct idem_error err = {0};
@@ -1051,6 +1092,7 @@ run_contract(const char *url)
         CLAUSE(a_delete_needs_the_right_rev),
         CLAUSE(a_delete_that_expected_nothing_takes_nothing_away),
         CLAUSE(a_batch_has_an_outcome_for_each),
+        CLAUSE(a_wrong_rev_refuses_only_its_own_swap),
         CLAUSE(a_batch_of_a_thousand_is_stored),
         CLAUSE(every_field_comes_back_whatever_it_holds),
         CLAUSE(names_and_results_may_hold_any_bytes),

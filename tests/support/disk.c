@@ -28,8 +28,10 @@ struct name {
     struct node *node;
 };
 
+#define NAMES_MAX 512
+
 struct names {
-    struct name list[64];
+    struct name list[NAMES_MAX];
     size_t count;
 };
 
@@ -43,7 +45,7 @@ struct disk {
     struct node *nodes[NODES];
     size_t node_count;
     struct node *by_fd[FDS];
-    bool open_fd[FDS], folder_fd[FDS];
+    bool open_fd[FDS], folder_fd[FDS], direct_fd[FDS];
     struct names now, durable;
     struct change changes[CHANGES];
     size_t change_count;
@@ -87,7 +89,7 @@ set_name(struct names *names, const char *text, struct node *node)
         return;
     }
     if (!name) {
-        need(names->count < 64, "too many names");
+        need(names->count < NAMES_MAX, "too many names");
         name = &names->list[names->count++];
         snprintf(name->text, sizeof(name->text), "%s", text);
     }
@@ -223,12 +225,13 @@ disk_open(void *arg, int at, const char *path, int flags, mode_t mode)
 
     if (fails(disk, DISK_OPEN))
         return -1;
-    fd = openat(at, path, flags, mode);
+    fd = openat(at, path, flags & ~O_DIRECT, mode);
     if (fd < 0)
         return fd;
     need(fd < FDS, "too many open files");
     disk->open_fd[fd] = true;
     disk->folder_fd[fd] = flags & O_DIRECTORY;
+    disk->direct_fd[fd] = flags & O_DIRECT;
     disk->by_fd[fd] = NULL;
     if (flags & O_DIRECTORY)
         return fd;
@@ -258,15 +261,27 @@ disk_pread(void *arg, int fd, void *data, size_t len, off_t at)
     return fails(arg, DISK_READ) ? -1 : pread(fd, data, len, at);
 }
 
+/* With O_DIRECT whole sectors are written, from memory that is aligned to them,
+ * and a short write ends between two sectors. */
+static size_t
+direct_part(const void *data, size_t len, off_t at, size_t part)
+{
+    need((uintptr_t)data % SECTOR == 0 && len % SECTOR == 0 && at % SECTOR == 0,
+         "a direct write is not aligned");
+    return part < SECTOR ? SECTOR : part / SECTOR * SECTOR;
+}
+
 static ssize_t
 disk_pwrite(void *arg, int fd, const void *data, size_t len, off_t at)
 {
     struct disk *disk = arg;
+    size_t part = len;
 
     if (fails(disk, DISK_WRITE))
         return -1;
     if (disk->hooks.part)
-        len = disk->hooks.part(disk, len);
+        part = disk->hooks.part(disk, len);
+    len = disk->direct_fd[fd] ? direct_part(data, len, at, part) : part;
     write_bytes(disk->by_fd[fd], data, len, (size_t)at);
     overwritten(disk, disk->by_fd[fd], (size_t)at, (size_t)at + len);
     if (disk->hooks.written)

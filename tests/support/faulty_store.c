@@ -90,10 +90,12 @@ fail_swap(struct faulty_store *self, enum fault fault, struct idem_swap *swaps,
         break;
     }
     for (size_t i = 0; i < count; i++) {
+        bool not_stored = fault == FAULT_UNAVAILABLE || fault == FAULT_FULL ||
+                          (fault == FAULT_SOME_LOST && i % 2 == 0);
+
         swaps[i].outcome = fault == FAULT_LOCKED ? IDEM_SWAP_LOCKED
-                           : fault == FAULT_UNAVAILABLE || fault == FAULT_FULL
-                               ? IDEM_SWAP_NOT_STORED
-                               : IDEM_SWAP_LOST;
+                           : not_stored          ? IDEM_SWAP_NOT_STORED
+                                                 : IDEM_SWAP_LOST;
         memset(&swaps[i].found, 0xEE, sizeof(swaps[i].found));
     }
     if (fault == FAULT_LOCKED)
@@ -171,6 +173,43 @@ frees_held(struct faulty_store *self, const struct idem_swap *swaps,
     return false;
 }
 
+/* The contract of a store: keys are sorted, and no key comes twice. */
+static void
+must_be_next(const uint8_t *key, const uint8_t *last)
+{
+    if (memcmp(last, key, IDEM_KEY_LEN) < 0)
+        return;
+    fputs("faulty_store: the keys of a batch are not sorted\n", stderr);
+    abort();
+}
+
+static bool
+has_key(const struct idem_swap *swaps, size_t count, const uint8_t *key)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (memcmp(swaps[i].key, key, IDEM_KEY_LEN) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* As a store that looks only at the expected rev. */
+static void
+refuse_again(struct faulty_store *self, struct idem_swap *swap,
+             struct idem_arena *arena)
+{
+    struct idem_load load = {.with_result = true};
+
+    memcpy(load.key, swap->key, IDEM_KEY_LEN);
+    if (self->inner->type->load(self->inner, &load, 1, arena, NULL) ==
+            IDEM_OK &&
+        load.record.state != IDEM_STATE_ABSENT &&
+        load.record.rev == swap->record->rev) {
+        swap->outcome = IDEM_SWAP_REFUSED;
+        swap->found = load.record;
+    }
+}
+
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
@@ -179,11 +218,26 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
     enum idem_status status;
     enum fault fault;
 
+    for (size_t i = 1; i < count; i++)
+        must_be_next(swaps[i].key, swaps[i - 1].key);
     atomic_fetch_add(&self->swaps, 1);
     if (self->before_swap)
         self->before_swap(self->before_swap_arg, self);
+    if (self->unwritable && has_key(swaps, count, self->unwritable)) {
+        for (size_t i = 0; i < count; i++)
+            swaps[i].outcome = IDEM_SWAP_NOT_STORED;
+        return idem__fail(err, IDEM_ERR_CORRUPT, "planned: damaged");
+    }
     enter(self);
     fault = next_fault(self);
+    if (self->refuses_again && fault == FAULT_NONE) {
+        swaps[0].outcome = IDEM_SWAP_LOST;
+        refuse_again(self, &swaps[0], arena);
+        if (swaps[0].outcome == IDEM_SWAP_REFUSED) {
+            leave(self);
+            return IDEM_OK;
+        }
+    }
     if (fault == FAULT_NONE && frees_held(self, swaps, count))
         fault = FAULT_LOCKED;
     if (fault != FAULT_NONE)
@@ -201,11 +255,15 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
     struct faulty_store *self = (struct faulty_store *)store;
     enum idem_status status;
 
+    for (size_t i = 1; i < count; i++)
+        must_be_next(loads[i].key, loads[i - 1].key);
     atomic_fetch_add(&self->loads, 1);
     for (size_t i = 0; self->damaged && i < count; i++) {
         if (memcmp(loads[i].key, self->damaged, IDEM_KEY_LEN) == 0)
             return idem__fail(err, IDEM_ERR_CORRUPT, "planned: damaged");
     }
+    if (atomic_load(&self->load_fails) != IDEM_OK)
+        return idem__fail(err, atomic_load(&self->load_fails), "planned");
     enter(self);
     if (self->fault == FAULT_UNAVAILABLE && fails(self))
         status = idem__fail(err, IDEM_ERR_UNAVAILABLE, "planned: no load");
@@ -267,6 +325,7 @@ static const struct idem_store_type types[] = {
     [FAULTY_LOCAL] = {METHODS, .local = true, .now = read_clock},
     [FAULTY_REMOTE] = {METHODS, .now = read_clock},
     [FAULTY_CLOCKLESS] = {METHODS},
+    [FAULTY_PARTIAL] = {METHODS, .partial = true, .now = read_clock},
 };
 
 struct faulty_store *

@@ -19,6 +19,8 @@ enum fault {
     FAULT_LOST_NOT,     /* a swap does not happen, its answer is lost */
     FAULT_LOST_PARTLY,  /* every second swap of the batch happens; all lost */
     FAULT_LOCKED,       /* somebody's transaction holds the rows */
+    FAULT_SOME_LOST,    /* every second swap is lost, the others are not stored;
+                         * the call says "lost" */
     FAULT_COUNT,
 };
 
@@ -55,11 +57,14 @@ struct faulty_store {
 
     int chaos; /* see faulty_chaos() */
     struct dice dice;
-    enum lie lie;            /* one call in a hundred */
-    const uint8_t *damaged;  /* loading this key is IDEM_ERR_CORRUPT */
-    const uint8_t *held_key; /* so many swaps that would free this key ... */
-    atomic_int held;         /* ... find its row locked */
+    enum lie lie;              /* one call in a hundred */
+    const uint8_t *damaged;    /* loading this key is IDEM_ERR_CORRUPT */
+    const uint8_t *held_key;   /* so many swaps that would free this key ... */
+    atomic_int held;           /* ... find its row locked */
+    const uint8_t *unwritable; /* a batch with this key is IDEM_ERR_CORRUPT */
+    bool refuses_again;        /* a swap that was stored before is refused */
     _Atomic enum idem_status scan_fails; /* IDEM_OK: it does not */
+    _Atomic enum idem_status load_fails; /* IDEM_OK: it does not */
 
     atomic_llong clock_us;         /* added to the inner store's clock */
     void (*during_now)(void *arg); /* time passes while the clock is read */
@@ -69,7 +74,12 @@ struct faulty_store {
     void *before_swap_arg;
 };
 
-enum faulty_kind { FAULTY_LOCAL, FAULTY_REMOTE, FAULTY_CLOCKLESS };
+enum faulty_kind {
+    FAULTY_LOCAL,
+    FAULTY_REMOTE,
+    FAULTY_CLOCKLESS,
+    FAULTY_PARTIAL, /* as FAULTY_REMOTE, but parts of it fail separately */
+};
 
 /* Wraps `inner`, which it closes too unless `lock` is given. */
 struct faulty_store *faulty_open(enum faulty_kind kind,

@@ -68,6 +68,35 @@ rig_close(struct rig *rig)
     pthread_mutex_destroy(&rig->lock);
 }
 
+int
+rig_setup(void **state)
+{
+    struct rig *rig = malloc(sizeof(*rig));
+
+    if (!rig)
+        return -1;
+    rig_open(rig, (enum faulty_kind)(uintptr_t)*state, NULL);
+    *state = rig;
+    return 0;
+}
+
+int
+rig_teardown(void **state)
+{
+    struct rig *rig = *state;
+    struct idem__stats stats;
+
+    idem__stats(rig->engine, &stats);
+    if (stats.parked > 0 || stats.queued > 0) {
+        fprintf(stderr,
+                "rig: an op waits for its answer at the end of the test\n");
+        return -1;
+    }
+    rig_close(rig);
+    free(rig);
+    return 0;
+}
+
 static atomic_int replies;
 
 static void

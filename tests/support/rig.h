@@ -35,6 +35,17 @@ struct reply {
 void rig_open(struct rig *rig, enum faulty_kind kind,
               const struct idem_options *options);
 void rig_close(struct rig *rig);
+
+/* A test whose state is an open rig of this kind. No op may wait when the
+ * test returns: its reply would be written to a frame that is gone. */
+#define rig_test(test, kind)                                                   \
+    rig_test_with(test, rig_setup, (void *)(uintptr_t)(kind))
+#define rig_test_with(test, setup, prestate)                                   \
+    cmocka_unit_test_prestate_setup_teardown(test, setup, rig_teardown,        \
+                                             prestate)
+int rig_setup(void **state);
+int rig_teardown(void **state);
+
 /* Another engine on the same memory store, with clocks of the same rig; close
  * it with idem_close. */
 struct idem_engine *rig_engine(struct rig *rig, enum faulty_kind kind,

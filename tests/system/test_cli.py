@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import pty
 import re
 import subprocess
 import time
@@ -93,6 +94,35 @@ def test_a_doubt_is_listed_and_settled(idem):
     assert code == 0
     assert idem("begin", "s", "slow", "--print", "result") == (10, "paid")
     assert idem("scan", "--doubt") == (0, "")
+
+
+def test_an_empty_list_names_what_was_asked(idem):
+    """It may be the wrong server, and "nothing" would then be believed."""
+    for args, code, what in ((("doubts",), 0, "doubts"), (("doubts", "--scope", "s"), 0, "such doubts"), (("doubts", "--json"), 0, "doubts"),
+                             (("scan",), 0, "such records"), (("find", "i"), 16, "record with this id in any scope")):
+        assert idem(*args) == (code, "") and idem.said == "idem: no %s at %s\n" % (what, idem.url), args
+    idem("begin", "s", "i", "--lease", "1ms")
+    for args in (("doubts",), ("scan",), ("find", "i")):
+        assert idem(*args)[1] != "" and idem.said == "", args
+    with folder() as where, Server(where) as server:
+        done = subprocess.run([IDEM, "doubts", "--server", server.socket], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "idem: no doubts at unix:%s\n" % server.socket)
+        done = subprocess.run([IDEM, "doubts", "--store", "idem+unix:" + server.socket], capture_output=True, text=True, timeout=60)
+        assert done.stderr == "idem: no doubts at unix:%s\n" % server.socket
+
+
+def test_a_record_in_progress_or_in_doubt_does_not_expire(idem):
+    idem("begin", "s", "strict", "--lease", "100ms")
+    idem("begin", "s", "loose", "--loose")
+    never = "never while it is in progress"
+    assert fields(idem("get", "s", "strict")[1])["expires"] == never + " or in doubt"
+    assert fields(idem("get", "s", "loose")[1])["expires"] == never
+    time.sleep(0.2)
+    code, out = idem("get", "s", "strict")
+    assert "DOUBT: the lease ended" in out and fields(out)["expires"] == never + " or in doubt"
+    assert idem.json("get", "s", "strict")[1]["expires"] > 0
+    assert idem("settle", "s", "strict", "--as", "failed", "--wait", "10s")[0] == 0
+    assert re.match(r"\d{4}-", fields(idem("get", "s", "strict")[1])["expires"])
 
 
 def test_settle_says_that_there_was_no_such_request(idem):
@@ -213,7 +243,9 @@ BAD = [
     (("begin", "s", ""), "the id (key) is empty"),
     (("begin", "s" * 201, "i"), "the limit is 200"),
     (("begin", "s", "i" * 256), "the limit is 255"),
-    (("begin", "s"), "too few arguments"),
+    (("begin", "s"), "too few arguments: ID is missing"),
+    (("begin",), "too few arguments: SCOPE is missing"),
+    (("finish", "s", "i", "1"), "too few arguments: succeeded|failed is missing"),
     (("begin", "s", "i", "more"), "too many arguments"),
     (("begin", "s", "i", "--colour"), "no option --colour"),
     (("begin", "s", "i", "-x"), "no option -x"),
@@ -253,6 +285,35 @@ def test_what_is_wrong_is_said_and_nothing_happens(bare, args, text):
     assert "\x1b" not in bare.said
     code, out = bare("scan")
     assert (code, out) == (0, "")
+
+
+def on_a_terminal(cli, *args):
+    """What a person sees whose shell runs in a terminal."""
+    ours, theirs = pty.openpty()
+    env = {k: v for k, v in os.environ.items() if not k.startswith("IDEM_")}
+    done = subprocess.run([IDEM, *args], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env={**env, "IDEM_STORE": cli.url}, timeout=60)
+    os.close(theirs)
+    said = os.read(ours, 65536).decode()
+    os.close(ours)
+    return done.returncode, said
+
+
+def test_a_terminal_is_told_what_to_do_next(bare):
+    bare("begin", "s", "i", "--payload", "a", "--lease", "1s")
+    for code, hint, args in ((11, "--wait 30s", ("begin", "s", "i", "--payload", "a")), (13, "needs a new id", ("begin", "s", "i", "--payload", "b")),
+                             (15, "idem get shows it", ("finish", "s", "i", "7", "succeeded")), (16, "idem find", ("get", "s", "j")),
+                             (18, "mistyped", ("redeem", "x" * 32, "me"))):
+        got, said = on_a_terminal(bare, *args)
+        assert got == code and hint in said, (args, said)
+        assert bare(*args)[0] == code and hint not in bare.raw.decode() + bare.said, "a script gets the word alone"
+    code, said = on_a_terminal(bare, "begin", "s", "i", "--payload", "a", "--wait", "3s")
+    assert code == 12 and "idem settle" in said, said
+
+
+def test_settling_what_is_decided_says_that_nothing_changes(bare):
+    bare("settle", "s", "i", "--as", "failed")
+    code, out = bare("settle", "s", "i", "--as", "succeeded")
+    assert code == 10 and "state: failed" in out and "s i was failed before; nothing was changed" in bare.said
 
 
 def test_a_result_over_the_limit_is_refused(bare):

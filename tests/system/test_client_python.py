@@ -379,6 +379,7 @@ async def main():
     await asyncio.wait_for(there.once("k", work, arguments=[1]), 0.5)
 if sys.argv[3] == "asyncio":
     asyncio.run(main())
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 idem.Client(sys.argv[1], scope=sys.argv[2]).once("k", lambda: print("it ran"), arguments=[1])
 """

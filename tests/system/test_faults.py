@@ -13,7 +13,7 @@ import faults  # noqa: E402
 
 POINTS = 0 if SOAK else 8  # of each kind; 0: all
 START_POINTS = 0 if SOAK else 3
-DENSE = 70  # the first allocations of a story: RESP, then a request and a reply over HTTP
+DENSE = 110  # the first allocations of a story: RESP, then a request and a reply over HTTP
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -557,7 +557,10 @@ def test_an_answer_over_the_limit_reaches_the_client_and_is_done(stack, key):
 def test_a_body_over_the_limit_is_refused_before_the_claim(stack, key):
     got = ask(stack.port, key, path="/small", body=b"x" * 1001)
     assert got.status == 413 and got.problem == "body-too-large"
+    limit = "The body is over 1000 bytes, the limit for requests with an idempotency key: send a smaller one, or have the limit raised (--max-body)."
+    assert got.json()["detail"] == limit
     got = ask(stack.port, key, path="/small", body=iter([b"x" * 600, b"x" * 600]))
+    assert got.json()["detail"] == limit
     assert got.status == 413 and stack.record(key) is None and stack.ledger.executions(key) == 0
     assert ask(stack.port, key, path="/small", body=b"x" * 1000).status == 201
 

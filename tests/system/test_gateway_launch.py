@@ -304,6 +304,39 @@ mode = loose
             eventually(lambda: all(ask(port, "p", path="/pay").body == b"done" for _ in range(5)))
 
 
+def test_a_reload_that_nginx_refuses_is_not_called_reloaded():
+    with folder() as where, Ledger(where) as ledger:
+        conf, cert, key = (os.path.join(where, name) for name in ("gateway.conf", "c.pem", "k.pem"))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
+                        "-days", "2", "-subj", "/CN=localhost"], check=True, capture_output=True)
+        port, other = free_port(), free_port()
+        text = "listen = 127.0.0.1:%%d\nstore = memory:\nupstream = http://127.0.0.1:%d\n" % ledger.port
+        with open(conf, "w") as f:
+            f.write(text % port)
+        with Process([IDEM, "gateway", "--config", conf], ready=port) as g, socket.socket() as taken:
+            def reload_with(new, *words):
+                with open(conf, "w") as f:
+                    f.write(new)
+                before = len(g.output())
+                g.send(signal.SIGHUP)
+                assert wait_until(lambda: "reloaded" in g.output()[before:], 60), g.output()
+                said = g.output()[before:]
+                assert all(word in said for word in words), said
+                return said
+
+            with open(cert, "w") as f:
+                f.write("not a certificate")
+            said = reload_with(text % port + "tls-cert = %s\ntls-key = %s\n" % (cert, key), "not reloaded: nginx refuses", "c.pem", "the old one stays in use")
+            assert "gateway: reloaded" not in said
+            assert ask(port, "a").status == 201
+            taken.bind(("127.0.0.1", other))
+            taken.listen()
+            reload_with(text % other, "not reloaded: 127.0.0.1:%d is in use" % other)
+            assert ask(port, "b").status == 201
+            reload_with(text % port + "required = on\n", "gateway: reloaded")
+            eventually(lambda: ask(port).problem == "key-missing")
+
+
 def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     with folder() as where:
         got = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--token-path", "/token",

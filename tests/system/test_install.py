@@ -324,6 +324,17 @@ def test_a_module_exports_its_constants_only():
         assert [n for n in names if not re.match(r"idem__\w+_(store|source|version)$|idem__sql_\w+$|idem__sandbox_\w+$", n)] == [], module
 
 
+def test_modules_do_not_come_from_the_current_folder(tmp_path):
+    """A program found on the path knows itself as "idem"; a file of that name here must not make "here" its home."""
+    (tmp_path / "idem").write_text("")
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/sqlite.so").write_text("not a module")
+    env = {**os.environ, "PATH": os.path.dirname(IDEM) + ":" + os.environ["PATH"]}
+    env.pop("IDEM_MODULES", None)
+    done = subprocess.run(["idem", "store", "init", "sqlite:db"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done
+
+
 def test_a_module_of_another_version_is_refused():
     with folder() as where:
         source = os.path.join(where, "old.c")

@@ -51,6 +51,8 @@ def test_check_and_dump_change_nothing_in_a_dead_journal(served):
     server.kill()
     before = fingerprint(where)
     assert idem("journal", "check", where)[0] == 0
+    assert idem("journal", "check", "journal:" + where) == idem("journal", "check", where)
+    assert idem("journal", "dump", "journal:" + where) == idem("journal", "dump", where)
     assert idem("journal", "dump", where, "--all")[0] == 0
     assert fingerprint(where) == before
 
@@ -216,6 +218,8 @@ def test_root_may_look_at_a_journal_of_a_service_and_not_open_it(served):
     for name in [where, *(os.path.join(where, n) for n in os.listdir(where))]:
         os.chown(name, 65534, 65534)
     assert idem("journal", "check", where)[0] == 0
+    assert idem("journal", "check", "journal:" + where) == idem("journal", "check", where)
+    assert idem("journal", "dump", "journal:" + where) == idem("journal", "dump", where)
     code, _, err = idem("get", "shop", "order-1", "--store", "journal:" + where)
     assert code != 0 and "belongs to user" in err
 
@@ -252,14 +256,15 @@ def test_the_format_is_as_documented(served):
 
     saved = open(os.path.join(where, "0000000000000001.idx"), "rb").read()
     magic, version, row_len, number, _, end, _, _, rows = struct.unpack("<8sII6Q", saved[:64])
-    assert (magic, version, row_len, number, end, rows) == (b"idemidx\n", 2, 28, 1, len(data), 2)
-    assert len(saved) == 80 + 28 * rows
-    tag, place, size, drop_s, back, old = struct.unpack("<Q5I", saved[80:108])
+    assert (magic, version, row_len, number, end, rows) == (b"idemidx\n", 3, 28, 1, len(data), 2)
+    assert struct.unpack("<II", saved[72:80]) == (0, 0) and struct.unpack("<Q", saved[88:96])[0] == 0  # one slice, from row 0 on
+    assert len(saved) == 88 + 16 + 28 * rows
+    tag, place, size, drop_s, back, old = struct.unpack("<Q5I", saved[104:132])
     head = data[place * 8:place * 8 + 88]
     assert struct.pack(">Q", tag) == head[56:64] and struct.unpack("<Q", head[32:40])[0] == seen[1][2]
     assert size == (88 + struct.unpack("<I", head[8:12])[0] + 7) // 8 and drop_s * 1000 >= struct.unpack("<Q", head[48:56])[0]
     assert (back, old) == (2 ** 32 - 1, 0)  # the claim that it replaced is in the same segment and has no row
-    _, _, size, drop_s, back, _ = struct.unpack("<Q5I", saved[108:136])
+    _, _, size, drop_s, back, _ = struct.unpack("<Q5I", saved[132:160])
     assert size >> 31 and drop_s == 0 and back == 2 ** 32 - 1
 
 
@@ -277,14 +282,31 @@ def test_a_journal_of_0_1_opens_and_keeps_its_time():
             code, out, _ = idem("begin", "shop", "order-7", "--store", "journal:" + where)
             assert code == 10 and "replay" in out and 'result: {"order":7}' in out, out
             assert os.path.exists(os.path.join(where, "clock"))
-        # its saved index has the form of 0.1, so the segment was read, and saved in today's form
+        # its saved index has the form of 0.1, so the segment was read, and its index saved in today's form
         code, out, _ = idem("journal", "check", where)
         assert code == 0 and re.search(r"[1-9] saved, 0 that do not fit", out), out
-        assert version_of_saved(written_by_0_1(f + "/old")) == 1 and version_of_saved(where) == 2
+        assert version_of_saved(written_by_0_1(f + "/old")) == 1 and version_of_saved(where) == 3
 
 
-def version_of_saved(where):
-    with open(os.path.join(where, "0000000000000001.idx"), "rb") as file:
+def test_saved_indexes_of_version_2_are_made_again():
+    """Written before 0.9.0 was released: order-7 and order-9 are finished, each in a later segment than its claim."""
+    with folder() as f:
+        where = shutil.copytree(ROOT + "/tests/support/journal-0.9-index-2", f + "/journal")
+        assert [version_of_saved(where, n) for n in range(2, 8)] == 6 * [2]
+        with Server(f) as server, server.client() as c:
+            answer = c("BEGIN", "shop", "order-7")
+            assert (answer[0], answer[-1]) == ("replay", '{"order":7}')
+            assert c("BEGIN", "shop", "order-8")[0] in ("busy", "doubt")
+            assert c("BEGIN", "shop", "order-9")[0] == "replay" and "failed" in c("GET", "shop", "order-9")
+            assert c("BEGIN", "shop", "order-11")[0] == "started"
+            assert "journal_index_loading:0" in c("INFO")
+        assert [version_of_saved(where, n) for n in range(2, 9)] == 7 * [3]
+        code, out, _ = idem("journal", "check", where)
+        assert code == 0 and re.search(r"[1-9] saved, 0 that do not fit", out), out
+
+
+def version_of_saved(where, number=1):
+    with open(os.path.join(where, "%016x.idx" % number), "rb") as file:
         return struct.unpack("<8sI", file.read(12))[1]
 
 

@@ -45,7 +45,7 @@ def test_a_mistyped_name_in_a_file_is_guessed(tmp_path):
 
 def test_a_wrong_call_shows_how_it_is_called():
     code, _, err = idem("begin", "shop")
-    assert code == 2 and err == ("idem: begin: too few arguments\nusage: idem begin SCOPE ID [options]\n"
+    assert code == 2 and err == ("idem: begin: too few arguments: ID is missing\nusage: idem begin SCOPE ID [options]\n"
                                  "       idem help begin explains it\n")
     code, _, err = idem("lock", "--nonsense")
     assert code == 2 and err.count("\n") == 4 and "idem lock NAME [options] -- COMMAND" in err

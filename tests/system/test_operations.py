@@ -57,7 +57,7 @@ def home():
 
 
 @pytest.mark.parametrize("name,heading", [("docs/gateway.md", "Settling what is in doubt"),
-                                          ("docs/gateway.zh-CN.md", "裁定未知的结果")])
+                                          ("docs/gateway.zh-CN.md", "裁定存疑")])
 def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
     lines = commands(name, heading)
     assert [line.split()[1] for line in lines] == ["doubts", "settle", "settle", "forget"]

@@ -750,3 +750,29 @@ def cpu_seconds(pid):
     with open("/proc/%d/stat" % pid) as f:
         fields = f.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- looking for the next command without sleeping ----------------------------
+
+def processor_seconds(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_server_that_looked_for_commands_sleeps_when_none_come():
+    with folder() as where, Server(where) as s, s.client() as client:
+        for n in range(2000):  # one after the other, so the server does not sleep in between
+            begin(client, ("look", str(n)))
+        before = processor_seconds(s.pid)
+        time.sleep(1)
+        assert processor_seconds(s.pid) - before < (0.5 if SANITIZED else 0.1)
+
+
+def test_a_server_sleeps_between_commands_that_come_seldom():
+    with folder() as where, Server(where) as s, s.client() as client:
+        before = processor_seconds(s.pid)
+        start = time.monotonic()
+        while time.monotonic() - start < 2:
+            assert client("PING") == "PONG"
+            time.sleep(0.002)
+        assert processor_seconds(s.pid) - before < (1 if SANITIZED else 0.4)

@@ -69,6 +69,14 @@ def test_a_protocol_error_is_told_and_closes(c, bytes_, told):
     assert c.ended()
 
 
+def test_http_gets_an_answer_that_http_clients_show(server):
+    with server.client() as web:
+        web.raw(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head, _, body = web.file.read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n") and b"Content-Length: %d\r\n" % len(body) in head, head
+    assert body == b"Protocol error: this is HTTP, and this port speaks RESP; idem serve --http takes HTTP\n"
+
+
 def test_a_web_page_cannot_send_commands(server, c):
     """A browser lets any page send a POST to any port, and its body could be lines of commands."""
     with server.client() as page, contextlib.suppress(ConnectionResetError):

@@ -19,6 +19,22 @@ def test_the_list_and_a_wrong_name():
     assert wrong.returncode == 1 and "no programme is called kils" in wrong.stderr, wrong
 
 
+def test_slices_run_side_by_side_and_go_on_where_they_stopped(tmp_path):
+    """Two parts at a time; a second call finds what the first did, and another version of the code starts from the beginning."""
+    done = str(tmp_path / "done.jsonl")
+    command = [os.path.join(ROOT, "tests/soak/run"), "--only", "fault-points,crash-images", "--jobs", "2", "--done", done]
+    first = subprocess.run([*command, "--minutes", "0.01"], capture_output=True, text=True)
+    assert first.returncode == 0 and "2 slices passed, 0 failed" in first.stdout, first
+    again = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True)
+    assert "2 slices passed, 0 failed" in again.stdout, again
+    with open(done) as f:
+        lines = f.read().splitlines()
+    with open(done, "w") as f:
+        f.write("\n".join(['{"version": "another"}', *lines[1:]]) + "\n")
+    other = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True)
+    assert "0 slices passed, 0 failed" in other.stdout, other
+
+
 @pytest.mark.parametrize("work, subject, size", [(programmes.server_kills, "", 5), (programmes.storm, "journal", 5),
                                                  (programmes.storm, "sqlite", 3), (programmes.mixed, "", 6)])
 def test_a_slice_in_small(work, subject, size):

@@ -563,7 +563,7 @@ def test_the_page_shows_every_argument(database):
     psql = is_postgres(database)
     idem("store", "init", database.url)
     with open(os.path.join(ROOT, "docs/sql/README.md")) as f:
-        shown = re.findall(r"`idem[._](\w+)\(([^)…]+)\)`", f.read().split("\nMariaDB has the same")[0 if psql else 1])
+        shown = re.findall(r"`idem[._](\w+)\(([^)…]+)\)`", f.read().split("\nMariaDB and MySQL have the same")[0 if psql else 1])
     assert len(shown) > 10
     for name, arguments in shown:
         there = database.sql("select pronargs from pg_proc where pronamespace = 'idem'::regnamespace and proname = '%s'" % name

@@ -13,7 +13,7 @@ import pytest
 from chaos import Chaos, resp_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
                    check_lost_records_are_noticed, check_waiting_is_woken, engines)
-from lib import IDEM, SOAK, Error, Server, folder, patient, run_c_test, wait_until
+from lib import IDEM, SOAK, Error, Server, encode, folder, patient, run_c_test, wait_until
 from servers import REDIS_VERSIONS, Redis, RedisCluster, authority
 
 OPS = 50000 if SOAK else 1500
@@ -85,10 +85,39 @@ def test_contract_under_an_acl_that_allows_what_the_docs_say():
 
 def test_the_script_is_called_by_its_name(redis):
     with folder() as where, Server(where, store=patient(redis.url)) as idem:
+        client = idem.client()
         redis.ask("config", "resetstat")
-        assert idem.client()("BEGIN", "sha", "a")[0] == "started"
+        fence = client("BEGIN", "sha", "a")[1]
+        assert "cmdstat_evalsha:" not in redis.ask("info", "commandstats")  # a new record: SET NX GET
+        assert client("FINISH", "sha", "a", fence, "SUCCEEDED", "done")[0] == "ok"
         stats = redis.ask("info", "commandstats")
         assert "cmdstat_evalsha:" in stats and "cmdstat_eval:" not in stats
+
+
+@pytest.mark.parametrize("options", ["", "replicas=1&wait_ms=10000&"])
+def test_many_swaps_are_one_call_of_the_script_and_a_damaged_key_fails_alone(options):
+    primary, replica = Redis(), Redis()
+    try:
+        replica.follow(primary)
+        options = options or "replicas=0&"
+        with folder() as where, Server(where, store=patient(primary.url + "?%sprefix=many:" % options)) as idem:
+            client = idem.client()
+            damaged = client("BEGIN", "many", "50")[1]
+            name = primary.ask("keys", "many:*").strip()
+            fences = [damaged if i == 50 else client("BEGIN", "many", str(i))[1] for i in range(100)]
+            primary.ask("del", name)
+            primary.ask("lpush", name, "x")
+            primary.ask("config", "resetstat")
+            client.raw(b"".join(encode("FINISH", "many", str(i), fences[i], "SUCCEEDED", "r%d" % i) for i in range(100)))
+            answers = [client.read() for _ in range(100)]
+            assert [i for i, a in enumerate(answers) if isinstance(a, Error) or a[0] != "ok"] == [50]
+            assert answers[50].word == "CORRUPT"
+            calls = int(re.search(r"cmdstat_evalsha:calls=(\d+)", primary.ask("info", "commandstats")).group(1))
+            assert calls < 50, calls
+            assert [client("BEGIN", "many", str(i))[4] for i in (0, 49, 51, 99)] == ["r0", "r49", "r51", "r99"]
+    finally:
+        primary.stop()
+        replica.stop()
 
 
 def test_differential_on_one_server(redis):
@@ -542,6 +571,38 @@ def test_scripts_flushed_under_load(redis):
 
 
 # ---- replicas --------------------------------------------------------------
+
+def check_warning(url):
+    done = subprocess.run([IDEM, "store", "check", url], text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0 and "is ready to use" in done.stdout, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_more_replicas_than_must_confirm_are_warned_of():
+    primary, one, two = [Redis() for _ in range(3)]
+    warning = ("2 replicas are connected and 1 must confirm a write: if the other one is promoted, the last strict "
+               "requests can run again; use replicas=2, or keep one replica")
+    try:
+        assert check_warning(primary.url) == ""
+        one.follow(primary)
+        assert check_warning(primary.url) == ""
+        assert "1 replica is connected and 0 must confirm a write: if it is promoted" in \
+            check_warning(primary.url + "?replicas=0")
+        with folder() as where, Server(where, store=primary.url) as server:
+            client = server.client()
+            assert "must confirm a write" not in server.output()
+            two.follow(primary)
+            # A replica that comes while the server runs is seen at the next check of the connection, every 10 s.
+            assert wait_until(lambda: client("BEGIN", "w", "i%d" % time.monotonic_ns()) and warning in server.output(), 60)
+        for url in (primary.url, primary.url + "?replicas=1"):
+            assert check_warning(url).count(warning) == 1
+        assert check_warning(primary.url + "?replicas=2") == ""
+        with folder() as where, Server(where, store=primary.url) as server:
+            assert server.output().count(warning) == 1
+    finally:
+        for server in (two, one, primary):
+            server.stop()
+
 
 @every_version
 def test_a_claim_that_no_replica_has_is_lost_not_started(version):

@@ -685,6 +685,41 @@ def test_a_sweep_of_postgres_reads_only_what_has_expired(postgres):
     assert sql(counts) == "t|0"
 
 
+def test_a_plan_that_was_made_for_an_empty_table_is_made_again(postgres):
+    """A table with one row that was vacuumed: the server plans to read all of it for every batch, also when it has grown."""
+    postgres.sql("create database planned")
+    url = postgres.url.replace("/postgres", "/planned")
+    idem("store", "init", url)
+
+    def sql(text):
+        return subprocess.run([postgres.bin + "psql", "-qAt", url, "-c", text], check=True, stdout=subprocess.PIPE,
+                              text=True).stdout.strip()
+
+    def pairs(c, name, count):
+        for i in range(count):
+            c.send("BEGIN", name, i)
+        fences = [c.read()[1] for _ in range(count)]
+        for i, fence in enumerate(fences):
+            c.send("FINISH", name, i, fence, "SUCCEEDED", "r")
+        assert all(c.read()[0] == "ok" for _ in range(count))
+
+    read = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'idem_record_pkey'"
+    sql("alter table idem.idem_record set (autovacuum_enabled = off)")
+    with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
+        pairs(c, "first", 1)
+    sql("vacuum analyze idem.idem_record")
+    with folder() as home, Server(home, store=patient(url)) as server, server.client() as c:
+        for i in range(20):
+            pairs(c, "grows-%d" % i, 200)
+            time.sleep(0.1)
+        time.sleep(2)  # the server counts with a delay
+        before = int(sql(read))
+        for i in range(10):
+            pairs(c, "grown-%d" % i, 10)
+        time.sleep(2)
+        assert int(sql(read)) - before < 4000, "100 pairs read %d rows of 4,000" % (int(sql(read)) - before)
+
+
 def test_an_id_is_found_by_its_index(postgres):
     postgres.sql("create database found")
     url = postgres.url.replace("/postgres", "/found")

@@ -147,7 +147,7 @@ def test_idem_open_in_c(server, files):
                     idem_close(engine);
                     return 0;
                 }""")
-        libs = subprocess.run(["pkg-config", "--libs", "libsodium", "nettle", "libxxhash", "jansson", "openssl"], text=True,
+        libs = subprocess.run(["pkg-config", "--libs", "libsodium", "libxxhash", "jansson", "openssl"], text=True,
                               capture_output=True, check=True).stdout.split()
         subprocess.run(["gcc", "-I" + ROOT + "/include", source, "-o", where + "/c", "-L" + ROOT + "/build", "-lidem", *libs],
                        check=True)

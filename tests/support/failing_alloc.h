@@ -1,0 +1,42 @@
+/*
+ * failing_alloc.h - malloc, calloc and realloc that fail when the test wants.
+ *
+ * For tests whose name ends in _alloc_test.c: the linker calls these functions
+ * instead of the real ones (see the Makefile). The test defines alloc_fails.
+ */
+#ifndef IDEM_TESTS_FAILING_ALLOC_H
+#define IDEM_TESTS_FAILING_ALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Must this allocation fail? `calloc_len` is the size of an element of calloc,
+ * 0 in the other calls. */
+static bool alloc_fails(size_t calloc_len);
+
+void *__real_malloc(size_t len);
+void *__real_calloc(size_t count, size_t len);
+void *__real_realloc(void *old, size_t len);
+void *__wrap_malloc(size_t len);
+void *__wrap_calloc(size_t count, size_t len);
+void *__wrap_realloc(void *old, size_t len);
+
+void *
+__wrap_malloc(size_t len)
+{
+    return alloc_fails(0) ? NULL : __real_malloc(len);
+}
+
+void *
+__wrap_calloc(size_t count, size_t len)
+{
+    return alloc_fails(len) ? NULL : __real_calloc(count, len);
+}
+
+void *
+__wrap_realloc(void *old, size_t len)
+{
+    return alloc_fails(0) ? NULL : __real_realloc(old, len);
+}
+
+#endif

@@ -1,0 +1,68 @@
+"""What a reader of the source relies on: a name means one thing, and a function fits on a screen."""
+import collections
+import os
+import re
+import subprocess
+
+from lib import ROOT
+
+LINES_MAX = 70
+
+
+def sources(*ends):
+    names = subprocess.run(["git", "ls-files", "src", "include"], cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout.split()
+    return [n for n in names if n.endswith(ends) and os.path.exists(os.path.join(ROOT, n))]
+
+
+def text(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def code(path):
+    """Without comments and strings, which keep their line breaks."""
+    return re.sub(r"/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", lambda m: re.sub(r"[^\n]", " ", m.group(0)), text(path), flags=re.S)
+
+
+def test_no_function_is_longer_than_a_screen():
+    found = []
+    for path in sources(".c", ".h"):
+        lines = text(path).split("\n")
+        start = None
+        for number, line in enumerate(lines):
+            if line == "{":
+                start = number
+            elif line == "}" and start is not None:
+                if number - start - 1 > LINES_MAX:
+                    found.append((path, start + 1, number - start - 1))
+                start = None
+    assert found == []
+
+
+def test_a_file_name_stands_for_one_file():
+    """A public header may have the name of the internal one that adds to it."""
+    homes = collections.defaultdict(list)
+    for path in sources(".c", ".h"):
+        if path.startswith("src/"):
+            homes[os.path.basename(path)].append(path)
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_a_struct_name_stands_for_one_struct():
+    homes = collections.defaultdict(list)
+    for path in sources(".c", ".h"):
+        if not path.endswith(("_test.c", "_fuzz.c")):
+            for name in re.findall(r"^(?:struct|enum|union) (\w+) \{", code(path), re.M):
+                homes[name].append(path)
+    assert len(homes) > 300
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_step_decides_about_a_record_and_names_nothing_else():
+    """The step of a segment of ids is a public option, in the word of the article about Leaf."""
+    found = []
+    for path in sources(".c", ".h"):
+        if not path.startswith(("src/record/", "src/engine/", "src/id/")) and not path.endswith("_test.c"):
+            words = set(re.findall(r"(?<![.>])\b\w*step\w*", code(path)))
+            found += [(path, word) for word in words if not re.fullmatch("idem__step|sqlite3_step|.*segment_step.*", word)]
+    assert found == []
