@@ -25,7 +25,7 @@ const PROBLEMS = {
     "not-executed": [503, "not executed", true, "This attempt was not executed",
         "idem could not record this attempt, so it was not executed. An earlier one with the same key may have been: keep the key."],
     "body-too-large": [413, "not executed", false, "The request's body is too large",
-        "The body is over the limit for requests with an idempotency key."],
+        "The body is over the limit for requests with an idempotency key: send a smaller one."],
     "scope-missing": [400, "not executed", false, "The request does not say who sends it",
         "A key belongs to the caller who uses it. What names the caller here is missing or empty."],
     "scope-refused": [403, "not executed", false, "The caller's name cannot be used",

@@ -21,7 +21,7 @@ public enum Problem {
     NOT_EXECUTED(503, "not executed", true, "This attempt was not executed",
             "idem could not record this attempt, so it was not executed. An earlier one with the same key may have been: keep the key."),
     BODY_TOO_LARGE(413, "not executed", false, "The request's body is too large",
-            "The body is over the limit for requests with an idempotency key."),
+            "The body is over the limit for requests with an idempotency key: send a smaller one."),
     SCOPE_MISSING(400, "not executed", false, "The request does not say who sends it",
             "A key belongs to the caller who uses it. What names the caller here is missing or empty."),
     SCOPE_REFUSED(403, "not executed", false, "The caller's name cannot be used",
