@@ -3,12 +3,25 @@
  *
  * The cursor is the next tag. It stays valid while the table grows, and when
  * the journal is opened again.
+ *
+ * The index knows which records are executing. So a scan for these, such as the
+ * server's search for doubts, reads no other entries.
  */
 #include "journal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#define SLOTS_A_READ 64 /* looking at so many slots takes as long as a read */
+
+static bool
+only_executing(const struct idem_query *query)
+{
+    const struct idem_filter *filter = query->filter;
+
+    return filter && (filter->doubt || filter->state == IDEM_STATE_EXECUTING);
+}
 
 static int
 by_tag(const void *a, const void *b)
@@ -19,15 +32,18 @@ by_tag(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A part of the tags, within one shard, with about `wanted` slots or more. */
+/* A part of the tags, within one shard. */
 struct part {
     uint64_t last;
     struct slot *slots; /* in the order of their tags */
     size_t count;
 };
 
+/* Read a part with about `wanted` slots or more, or all slots of the shard that
+ * are executing. */
 static bool
-read_part(struct journal *self, uint64_t from, size_t wanted, struct part *part)
+read_part(struct journal *self, uint64_t from, size_t wanted, bool executing,
+          struct part *part)
 {
     uint32_t shard = (uint32_t)(from >> (64 - INDEX_SHARD_BITS));
     uint32_t used = self->index.shards[shard].used;
@@ -36,7 +52,8 @@ read_part(struct journal *self, uint64_t from, size_t wanted, struct part *part)
     struct spot spot;
 
     *part = (struct part){.last = end};
-    if (wanted < used / 4 && tags / used * 2 * wanted < end - from)
+    if (!executing && wanted < used / 4 &&
+        tags / used * 2 * wanted < end - from)
         part->last =
             (from + tags / used * 2 * wanted) | UINT64_MAX >> INDEX_TAG_BITS;
     part->slots = malloc((used + 1) * sizeof(*part->slots));
@@ -44,7 +61,8 @@ read_part(struct journal *self, uint64_t from, size_t wanted, struct part *part)
         return false;
     for (uint32_t i = 0; i < idem__index_room(&self->index, shard); i++) {
         if (idem__index_look(&self->index, shard, i, &spot) &&
-            spot.slot.tag >= from && spot.slot.tag <= part->last)
+            spot.slot.tag >= from && spot.slot.tag <= part->last &&
+            (!executing || slot_executing(&spot.slot)))
             part->slots[part->count++] = spot.slot;
     }
     qsort(part->slots, part->count, sizeof(*part->slots), by_tag);
@@ -82,7 +100,7 @@ idem__journal_scan(struct idem_store *store, const struct idem_query *query,
     char *end;
     uint64_t from = strtoull(query->cursor->text, &end, 10);
     size_t seen = 0;
-    bool go_on = true;
+    bool go_on = true, executing = only_executing(query);
 
     if (*end != 0 || end == query->cursor->text ||
         query->cursor->text[0] == '-')
@@ -91,14 +109,14 @@ idem__journal_scan(struct idem_store *store, const struct idem_query *query,
         return IDEM_ERR_UNAVAILABLE;
     from &= UINT64_MAX << (64 - INDEX_TAG_BITS); /* before 0.9 it had more */
     while (seen < query->count && go_on) {
+        uint32_t shard = (uint32_t)(from >> (64 - INDEX_SHARD_BITS));
+        enum idem_status status = idem__load_shard(self, shard, err);
         struct part part;
-        enum idem_status status = idem__load_shard(
-            self, (uint32_t)(from >> (64 - INDEX_SHARD_BITS)), err);
         size_t i;
 
         if (status != IDEM_OK)
             return status;
-        if (!read_part(self, from, query->count - seen, &part))
+        if (!read_part(self, from, query->count - seen, executing, &part))
             return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
         for (i = 0; i < part.count && go_on; i++) {
             const struct slot *slot = &part.slots[i];
@@ -113,6 +131,8 @@ idem__journal_scan(struct idem_store *store, const struct idem_query *query,
             }
             seen++;
         }
+        if (executing)
+            seen += idem__index_room(&self->index, shard) / SLOTS_A_READ;
         from = i < part.count ? part.slots[i].tag : part.last + 1;
         free(part.slots);
         if (from == 0)

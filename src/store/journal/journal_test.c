@@ -238,6 +238,56 @@ a_scan_sees_every_record_that_was_there_all_the_time(void **state)
     test_close(store);
 }
 
+static size_t reads;
+
+static ssize_t
+count_read(void *arg, int fd, void *data, size_t len, off_t at)
+{
+    reads++;
+    return idem__system_io.pread(arg, fd, data, len, at);
+}
+
+/* The server looks for doubts all the time. */
+static void
+a_scan_for_executing_records_reads_no_others(void **state)
+{
+    struct idem_io io = idem__system_io;
+    struct journal_tuning tuning = {.io = &io, .tail_len = 8192};
+    struct idem_store *store = test_open(*state, &tuning);
+    struct idem_now now = {1700000000000, 1700000000000, 0, 0, 0, 0};
+    static uint8_t seen[1000];
+    struct test_record t;
+
+    for (uint64_t id = 0; id < 1000; id++) {
+        test_make(&t, id,
+                  id % 100 == 7 ? IDEM_STATE_EXECUTING : IDEM_STATE_FAILED,
+                  id + 1, 5);
+        assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    }
+    io.pread = count_read;
+    for (int by = 0; by < 2; by++) {
+        struct idem_filter filter = {0};
+        struct idem_cursor cursor = {"0"};
+        struct idem_query query = {&filter, &now, &cursor, 3, see, seen, false};
+        size_t calls = 0;
+
+        if (by == 0)
+            filter.state = IDEM_STATE_EXECUTING;
+        else /* the leases are over */
+            filter.doubt = true, now.early_ms = now.late_ms = 1700000040000,
+            now.up_ms = 3600000;
+        reads = 0;
+        memset(seen, 0, sizeof(seen));
+        do
+            assert_int_equal(store->type->scan(store, &query, NULL), IDEM_OK);
+        while (strcmp(cursor.text, "0") != 0 && ++calls < 1000);
+        for (uint64_t id = 0; id < 1000; id++)
+            assert_int_equal(seen[id], id % 100 == 7);
+        assert_true(reads <= 10);
+    }
+    test_close(store);
+}
+
 int
 main(void)
 {
@@ -255,6 +305,7 @@ main(void)
         T(a_record_may_be_larger_than_a_segment),
         T(a_folder_that_is_not_writable_is_refused),
         T(a_scan_sees_every_record_that_was_there_all_the_time),
+        T(a_scan_for_executing_records_reads_no_others),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
