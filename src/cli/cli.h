@@ -119,6 +119,10 @@ const char *cli_age(int64_t ms, char *out);
 void cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes);
 /* Print the object on one line and drop the reference. */
 void cli_json_print(json_t *object);
+/* False: memory ran out for a JSON value, so it is not what it should be. A
+ * message says so, and idem will end with the exit code of "lost". */
+bool cli_json_whole(void);
+bool cli_output_incomplete(void);
 /* Output between these two calls is a text for people or other programs; with
  * --json it is printed as {name: text}. */
 void cli_text_begin(void);

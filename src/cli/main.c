@@ -4,6 +4,7 @@
 #include "cli.h"
 
 #include "../base/guess.h"
+#include "../serve/core/json_memory.h"
 
 #include "../store/store.h"
 
@@ -190,10 +191,13 @@ cli_help(int argc, char **argv)
     return command ? command->run(2, help) : unknown_command(argv[1]);
 }
 
-/* An error if the output could not be written (full disk, closed pipe). */
+/* An error if the output could not be written (full disk, closed pipe), or made
+ * (memory). */
 static int
 flushed(int code)
 {
+    if (cli_output_incomplete())
+        code = cli_exit_status(IDEM_ERR_LOST);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "idem: cannot write to standard output\n");
         return code == CLI_OK ? CLI_FAILED : code;
@@ -227,6 +231,7 @@ main(int argc, char **argv)
     int code;
 
     cli_files_hold();
+    server_json_watch();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ,
            SIG_IGN); /* a file at its limit is an error, like a full disk */

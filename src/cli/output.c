@@ -7,6 +7,8 @@
  */
 #include "cli.h"
 
+#include "../serve/core/json_memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
@@ -148,11 +150,35 @@ cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes)
     free(base64);
 }
 
+static bool incomplete;
+
+bool
+cli_json_whole(void)
+{
+    if (!server_json_starved())
+        return true;
+    if (!incomplete)
+        fputs("idem: out of memory for the output: if the command changes "
+              "something, that may have been stored. Run it again\n",
+              stderr);
+    incomplete = true;
+    return false;
+}
+
+bool
+cli_output_incomplete(void)
+{
+    return incomplete;
+}
+
 void
 cli_json_print(json_t *object)
 {
-    json_dumpf(object, stdout, JSON_COMPACT);
-    putchar('\n');
+    char *text = cli_json_whole() ? json_dumps(object, JSON_COMPACT) : NULL;
+
+    if (cli_json_whole())
+        printf("%s\n", text);
+    free(text);
     json_decref(object);
 }
 

@@ -146,7 +146,7 @@ print_field(const struct idem_answer *answer, const struct cli_more *more,
         return;
     }
     object = answer_json(answer, more);
-    value = json_object_get(object, field);
+    value = cli_json_whole() ? json_object_get(object, field) : NULL;
     if (json_is_string(value))
         printf("%s\n", json_string_value(value));
     else if (json_is_integer(value))

@@ -48,9 +48,9 @@ def is_free(port):
 
 
 @contextlib.contextmanager
-def folder():
+def folder(where=None):
     """A folder of its own, short enough for a unix socket in it."""
-    path = tempfile.mkdtemp(prefix="idem-")
+    path = tempfile.mkdtemp(prefix="idem-", dir=where)
     try:
         yield path
     finally:

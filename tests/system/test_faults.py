@@ -1,4 +1,4 @@
-"""Allocations and system calls of `idem serve` that fail (tests/faults): no crash, no wrong answer, no second execution. Some points here, all of them in make soak."""
+"""Allocations and system calls of `idem serve` and of commands that fail (tests/faults): no crash, no wrong answer, no second execution. Some points here, all of them in make soak."""
 import os
 import subprocess
 import sys
@@ -9,10 +9,12 @@ from lib import ROOT, SOAK, folder
 
 sys.path.insert(0, os.path.join(ROOT, "tests/faults"))
 
+import commands  # noqa: E402
 import faults  # noqa: E402
 
 POINTS = 0 if SOAK else 8  # of each kind; 0: all
 START_POINTS = 0 if SOAK else 3
+COMMAND_POINTS = {kind: 0 if SOAK else 5 if kind == "alloc" else 2 for kind in faults.KINDS}  # of each command
 DENSE = 110  # the first allocations of a story: RESP, then a request and a reply over HTTP
 
 
@@ -52,3 +54,12 @@ def test_a_wrong_answer_is_noticed():
         assert programme.client.resp("FORGET", "s", "k1")[0] == "ok"
         programme.finish()
     assert len(programme.flaws) == 1 and "k1" in programme.flaws[0]
+
+
+@pytest.mark.parametrize("kind", faults.KINDS)
+def test_a_command_does_its_work_or_says_that_it_did_not(kind):
+    with folder("/dev/shm") as where:
+        points, flaws = commands.run_all(where, [kind], COMMAND_POINTS[kind])
+    print("%d points" % points)
+    assert not flaws, "\n".join(flaws)
+    assert points > 50

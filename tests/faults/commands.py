@@ -1,0 +1,207 @@
+#!/usr/bin/python3
+"""Let every allocation and every system call of a command fail once: tests/faults/commands.py [KIND...]
+
+  KIND          alloc, error, interrupted, short; all of them if none is named
+  --only WORD   only commands with this word in their name
+  --points N    N points of each kind for each command, spread over all of them; without it all
+  --verbose     print each point
+
+faults.c is loaded into the command, not into the server that it asks. A command ends by itself, with the exit code and the output that it has
+without the fault, or with the exit code of an error and a message. If the exit code says that nothing was stored, nothing was stored; if it says
+that the command did its work, it did.
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(ROOT, "tests/support"), os.path.join(ROOT, "tests/faults")]
+
+from faults import KINDS, Broken, Fault  # noqa: E402
+from lib import IDEM, Server, folder  # noqa: E402
+
+LOST = 21
+ERRORS = {1} | set(range(20, 30))
+NOT_STORED = {20, 22, 23, 24, 27}
+
+
+class Stage:
+    """A store that the commands use, directly or through a server."""
+
+    def __init__(self, where, through):
+        self.where, self.fault, self.number = where, Fault(where), 0
+        self.server = Server(where) if through else None
+        self.place = ["--server", "unix:" + self.server.socket] if through else ["--store", "journal:" + os.path.join(where, "journal")]
+
+    def call(self, *argv, env=None, stdin=""):
+        place = [] if argv[0] in ("journal", "help", "store", "backup") else self.place
+        return subprocess.run([IDEM, *argv[:1], *place, *argv[1:]], input=stdin, text=True, errors="replace", timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
+
+    def state(self, key):
+        said = self.call("get", "s", key, "--json")
+        if said.returncode == 16:
+            return "absent", None
+        assert said.returncode == 0, said
+        record = json.loads(said.stdout)
+        return record["state"], record.get("result")
+
+    def begun(self, key):
+        said = self.call("begin", "s", key, "--json")
+        assert said.returncode == 0, said
+        return str(json.loads(said.stdout)["fence"])
+
+    def close(self):
+        if self.server:
+            assert self.server.stop() == 0
+
+
+class Case:
+    """A command: what must be there before it, its arguments, its exit code, and the states that a record may have after it."""
+
+    def __init__(self, name, argv, before=None, code=0, output="", done=None, undone=None, stdin="", only=None):
+        self.name, self.argv, self.before, self.code, self.output = name, argv, before, code, output
+        self.done, self.undone, self.stdin, self.only = done, undone, stdin, only
+
+    def judge(self, stage, key, said):
+        """What is wrong, or None."""
+        code, text = said.returncode, said.stdout + said.stderr
+        if code < 0 or code not in ERRORS | {self.code}:
+            return "exit %d, not %d" % (code, self.code)
+        if code in ERRORS and code != self.code and not said.stderr.strip() and '"text":' not in said.stdout:
+            return "exit %d without a message" % code
+        if code == self.code and not re.search(self.output, said.stdout):
+            return "exit %d, but not %r in the output" % (code, self.output)
+        if "Sanitizer" in text or "Assertion" in text:
+            return "a bug"
+        if self.done is None:
+            return None
+        state = stage.state(key)[0]
+        if code == self.code and state != self.done:
+            return "exit %d, but the record is %s" % (code, state)
+        if code in NOT_STORED and state != self.undone:
+            return "exit %d says that nothing was stored, but the record is %s" % (code, state)
+        if state not in (self.done, self.undone):
+            return "exit %d, and the record is %s" % (code, state)
+        return None
+
+
+CASES = [
+    Case("begin", lambda c: ["begin", "s", c.key, "--json"], output='"verdict": ?"started"', done="executing", undone="absent"),
+    Case("replay", lambda c: ["begin", "s", "finished"], code=10, output="the answer"),
+    Case("finish", lambda c: ["finish", "s", c.key, c.fence, "succeeded", "done"], before="begun", done="succeeded", undone="executing"),
+    Case("finish from stdin", lambda c: ["finish", "s", c.key, c.fence, "failed", "-"], before="begun", stdin="no money",
+         done="failed", undone="executing"),
+    Case("release", lambda c: ["release", "s", c.key, c.fence], before="begun", done="free", undone="executing"),
+    Case("renew", lambda c: ["renew", "s", c.key, c.fence, "1h"], before="begun", done="executing", undone="executing"),
+    Case("settle", lambda c: ["settle", "s", c.key, "--reason", "test"], done="failed", undone="absent"),
+    Case("get", lambda c: ["get", "s", "finished"], output="the answer"),
+    Case("forget", lambda c: ["forget", "s", c.key], before="finished", done="free", undone="succeeded"),
+    Case("issue", lambda c: ["issue", "ann", "--json"], output="token"),
+    Case("scan", lambda c: ["scan", "--scope", "s"], output="finished"),
+    Case("scan as JSON", lambda c: ["scan", "--json"], output="finished"),
+    Case("doubts", lambda c: ["doubts"], output=""),
+    Case("find", lambda c: ["find", "finished"], output="finished"),
+    Case("id", lambda c: ["id", "uuid7"], output="-"),
+    Case("snowflake", lambda c: ["id", "snowflake", "-n", "3"], output=r"\d{15}"),
+    Case("run", lambda c: ["run", "s", c.key, "--", "echo", "ran " + c.key], output="ran k", done="succeeded", undone="absent", only=False),
+    Case("lock", lambda c: ["lock", c.key, "--", "echo", "locked"], output="locked"),
+    Case("audit", lambda c: ["audit"], output="", only=True),
+    Case("store check", lambda c: ["store", "check", c.store], output="", only=False),
+    Case("journal check", lambda c: ["journal", "check", c.folder], output="", only=False),
+    Case("journal dump", lambda c: ["journal", "dump", c.folder], output="finished", only=False),
+    Case("backup", lambda c: ["backup", c.store, c.where + "/copy-" + c.key], output="", only=False),
+    Case("help", lambda c: ["help", "begin"], output="usage: idem begin"),
+]
+
+
+class Context:
+    """What the arguments of one run are made of."""
+
+    def __init__(self, stage, before):
+        stage.number += 1
+        self.key, self.where, self.fence = "k%d" % stage.number, stage.where, ""
+        self.folder = os.path.join(stage.where, "journal")
+        self.store = "journal:" + self.folder
+        if before in ("begun", "finished"):
+            self.fence = stage.begun(self.key)
+        if before == "finished":
+            assert stage.call("finish", "s", self.key, self.fence, "succeeded", "x").returncode == 0
+
+
+def run_once(stage, case, kind, left):
+    """The name of the call that failed, or None; how many there were; what is wrong, or None."""
+    context = Context(stage, case.before)
+    argv = case.argv(context)
+    stage.fault.arm(kind, left)
+    try:
+        said = stage.call(*argv, env=stage.fault.env, stdin=case.stdin)
+    except subprocess.TimeoutExpired:
+        return stage.fault.disarm(), stage.fault.seen(), "it did not end within a minute"
+    fired, seen = stage.fault.disarm(), stage.fault.seen()
+    flaw = case.judge(stage, context.key, said)
+    return fired, seen, flaw and "%s\n%s%s" % (flaw, said.stdout[-300:], said.stderr[-600:])
+
+
+def run_case(stage, case, kind, points=0, verbose=False):
+    """Returns the number of points and the flaws."""
+    _, most, flaw = run_once(stage, case, kind, 1 << 30)
+    if flaw:
+        raise Broken("%s without a fault: %s" % (case.name, flaw))
+    flaws, done = [], 0
+    for left in range(1, most + 1, max(1, most // points) if points else 1):
+        fired, _, flaw = run_once(stage, case, kind, left)
+        done += bool(fired)
+        if flaw:
+            flaws.append("%s, %s %d (%s): %s" % (case.name, kind, left, fired, flaw))
+        if verbose:
+            print(case.name, kind, left, fired, "FLAW " + flaw if flaw else "", flush=True)
+    return done, flaws
+
+
+def run_all(where, kinds, points=0, only="", through=(False, True), verbose=False):
+    """All commands on a journal, and through a server."""
+    done, flaws = 0, []
+    for by_server in through:
+        place = os.path.join(where, "server" if by_server else "direct")
+        os.mkdir(place)
+        stage = Stage(place, by_server)
+        try:
+            fence = stage.begun("finished")
+            assert stage.call("finish", "s", "finished", fence, "succeeded", "the answer").returncode == 0
+            for case in CASES:
+                if only in case.name and case.only in (None, by_server):
+                    for kind in kinds:
+                        more, wrong = run_case(stage, case, kind, points, verbose)
+                        done, flaws = done + more, flaws + ["%s: %s" % ("server" if by_server else "journal", w) for w in wrong]
+            if stage.state("finished") != ("succeeded", "the answer"):
+                flaws.append("the finished record is %s" % (stage.state("finished"),))
+        finally:
+            stage.close()
+    return done, flaws
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []])
+    parser.add_argument("--only", default="")
+    parser.add_argument("--points", type=int, default=0)
+    parser.add_argument("--verbose", action="store_true")
+    args = parser.parse_args()
+    subprocess.run(["make", "-s", "build/idem", "build/tests/faults.so"], cwd=ROOT, check=True)
+    flaws = []
+    for kind in args.kinds or KINDS:
+        with folder("/dev/shm") as where:
+            done, wrong = run_all(where, [kind], args.points, args.only, verbose=args.verbose)
+        print("%s: %d points, %d flaws" % (kind, done, len(wrong)), flush=True)
+        flaws += wrong
+    for flaw in flaws:
+        print(flaw)
+    return 1 if flaws else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
