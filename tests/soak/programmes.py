@@ -298,9 +298,9 @@ def programmes(fuzzers):
     return [
         Programme("server-kills", server_kills, 10000, ONE, "random kills of the server under load", "有负载时随机杀死服务器"),
         Programme("journal-kills", journal_kills, 10000, ONE, "random kills of a process that writes to the journal",
-                  "随机杀死正在写日志存储的进程"),
+                  "随机杀死正在写 journal 的进程"),
         Programme("crash-images", crash_images, 25000, ONE, "disks as a power cut would leave them", "断电后的磁盘映像"),
-        Programme("fault-points", fault_points, 3600, ONE, "system calls of the journal that fail", "日志存储的系统调用失败"),
+        Programme("fault-points", fault_points, 3600, ONE, "system calls of the journal that fail", "journal 的系统调用失败"),
         Programme("gateway-kills", gateway_kills, 1425, ONE, "kills at named steps of a gateway request", "在网关请求的指定步骤杀死进程"),
         Programme("storms", storm, 1000, tuple(STORES), "keys with 100 callers at once, on each store", "每种存储：每个键同时 100 个调用方"),
         Programme("operations", checked_operations, 1000000, tuple(STORES), "random operations, each answer compared, on each store",

@@ -56,7 +56,7 @@ def home():
             yield home
 
 
-@pytest.mark.parametrize("name,heading", [("docs/gateway.md", "Settling what is in doubt"),
+@pytest.mark.parametrize("name,heading", [("docs/gateway.md", "Settle a doubt"),
                                           ("docs/gateway.zh-CN.md", "裁定存疑")])
 def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
     lines = commands(name, heading)
