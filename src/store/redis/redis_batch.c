@@ -387,17 +387,13 @@ route(struct batch *batch, size_t i)
 }
 
 static void
-send_element(struct batch *batch, size_t i)
+add_element(struct batch *batch, size_t i)
 {
     struct element *element = &batch->elements[i];
-    struct redis_link *link = route(batch, i);
-    bool ok;
+    struct redis_link *link = element->via;
+    bool ok = !element->ask ||
+              idem__redis_link_add_text(link, REDIS_TAG_NONE, "ASKING");
 
-    if (!link)
-        return;
-    ok = !element->ask ||
-         idem__redis_link_add_text(link, REDIS_TAG_NONE, "ASKING");
-    element->via = link;
     element->ask = NULL;
     element->form = form_of(batch, i, link);
     element->progress = SENT;
@@ -409,6 +405,22 @@ send_element(struct batch *batch, size_t i)
                                       : add_get(batch, i, link);
     if (!ok)
         no_memory(batch, i);
+}
+
+/* First route all elements: that may ask a server about itself or about the
+ * slots, on the same link, which must not have commands of the batch then. */
+static void
+add_commands(struct batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++) {
+        if (batch->elements[i].progress == AGAIN)
+            batch->elements[i].via = route(batch, i);
+    }
+    for (size_t i = 0; i < batch->count; i++) {
+        if (batch->elements[i].progress == AGAIN)
+            add_element(batch, i);
+    }
+    close_call(batch);
 }
 
 /* ---- answers --------------------------------------------------------- */
@@ -694,11 +706,7 @@ run_round(struct batch *batch)
 
     batch->used_count = 0;
     batch->pause = false;
-    for (size_t i = 0; i < batch->count; i++) {
-        if (batch->elements[i].progress == AGAIN)
-            send_element(batch, i);
-    }
-    close_call(batch);
+    add_commands(batch);
     add_memory_looks(batch);
     add_waits(batch);
     add_publishing(batch);
