@@ -120,6 +120,34 @@ def test_many_swaps_are_one_call_of_the_script_and_a_damaged_key_fails_alone(opt
         replica.stop()
 
 
+@every_version
+def test_a_call_of_the_script_returns_few_large_values(version):
+    """The server does nothing else during a call, and has all its values in Lua's memory."""
+    primary, replica = Redis(version=version), Redis(version=version)
+    try:
+        replica.follow(primary)
+        with folder() as where, Server(where, store=patient(primary.url + "?replicas=1&wait_ms=10000")) as idem:
+            client = idem.client()
+            fences = [client("BEGIN", "large", str(i))[1] for i in range(64)]
+            result = lambda i: chr(48 + i) * 300000  # noqa: E731
+            for i, fence in enumerate(fences):
+                assert client("FINISH", "large", str(i), fence, "SUCCEEDED", result(i))[0] == "ok"
+            for verb in ("BEGIN", "GET"):
+                client.raw(b"".join(encode(verb, "large", str(i)) for i in range(64)))
+                answers = [client.read() for _ in range(64)]
+                assert all(result(i) in answers[i] for i in range(64)), [str(a)[:80] for a in answers]
+                assert int(re.search(r"used_memory_lua:(\d+)", primary.ask("info", "memory")).group(1)) < 8000000
+            # What was not looked at behind a large value is written after all.
+            fences = [client("BEGIN", "large", "n%d" % i)[1] for i in range(60)]
+            client.raw(b"".join(encode("BEGIN", "large", str(i)) for i in range(4)) +
+                       b"".join(encode("FINISH", "large", "n%d" % i, fences[i], "SUCCEEDED", "r%d" % i) for i in range(60)))
+            assert [client.read()[0] for _ in range(64)] == ["replay"] * 4 + ["ok"] * 60
+            assert [client("BEGIN", "large", "n%d" % i)[4] for i in range(60)] == ["r%d" % i for i in range(60)]
+    finally:
+        primary.stop()
+        replica.stop()
+
+
 def test_differential_on_one_server(redis):
     run_c_test("differential_test", redis.url, IDEM_TEST_OPS=DIFFERENTIAL_OPS)
 
@@ -789,6 +817,26 @@ def test_a_shard_that_is_away_does_not_take_the_others_along():
             dead.start()
             assert wait_until(lambda: all(started(client, "shard", "again-%d-%s" % (i, os.urandom(4).hex()))
                                           for i in range(20)), 60, 0.5)
+    finally:
+        cluster.stop()
+
+
+def test_a_claim_beside_one_for_a_dead_shard_is_not_said_to_be_unstored():
+    """One claim of a batch finds its server dead, so that the slots are asked for again, of a server that has claims of
+    the same batch."""
+    cluster = RedisCluster(cluster_require_full_coverage="no")
+    word = lambda answer: answer.word if isinstance(answer, Error) else answer[0]  # noqa: E731
+    try:
+        with folder() as where, Server(where, store=patient(cluster.url)) as idem, idem.client() as c:
+            cluster.owner(16000).kill()
+            for batch in range(4):
+                time.sleep(2.5)  # the map of the slots was read a while ago, and is thought to be right
+                names = ["%d-%d" % (batch, i) for i in range(300)]
+                c.raw(b"".join(encode("BEGIN", "beside", name) for name in names))
+                answers = [word(c.read()) for _ in names]
+                assert answers.count("started") > 150, answers
+                refused = [name for name, answer in zip(names, answers) if answer == "UNAVAILABLE"]
+                assert [name for name in refused if word(c("GET", "beside", name)) == "record"] == []
     finally:
         cluster.stop()
 

@@ -63,7 +63,7 @@ bool launch_http_choose(struct launch *self);
 /* Is an address of --listen in use? Waits for another gateway that ends. */
 enum idem_status launch_listen_check(struct launch *self,
                                      struct idem_error *err);
-/* The same before a reload, for the addresses that `old` does not have. */
+/* The same before a reload: those of `old` are in use by this gateway. */
 enum idem_status launch_listen_check_new(const struct gateway_config *old,
                                          const struct gateway_config *fresh,
                                          struct idem_error *err);

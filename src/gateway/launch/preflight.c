@@ -19,6 +19,7 @@
 /* Another gateway that is about to end may still have the port. */
 #define BIND_TRIES 6
 #define BIND_PAUSE_MS 500
+#define ADDRESS_LEN 300
 
 /* Split HOST:PORT, [HOST]:PORT or PORT in place. */
 static void
@@ -56,28 +57,71 @@ is_taken(const struct addrinfo *info)
     return taken;
 }
 
+/* Look up an address of --listen; 0, or a code of getaddrinfo. */
+static int
+look_up(char *address, char **host, struct addrinfo **found)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                                   .ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_PASSIVE};
+    char *port;
+
+    split(address, host, &port);
+    return getaddrinfo(strcmp(*host, "*") == 0 ? "0.0.0.0" : *host, port,
+                       &hints, found);
+}
+
+/* Copy the next address of the list "A,B,C"; false: there is none. */
+static bool
+next_address(const char **list, char *address, size_t room)
+{
+    size_t len = strcspn(*list, ",");
+
+    if (len == 0)
+        return false;
+    snprintf(address, room, "%.*s", (int)len, *list);
+    *list += len + ((*list)[len] == ',');
+    return true;
+}
+
+/* Is it an address of this list, however it is written there? */
+static bool
+is_known(const struct addrinfo *info, const char *list)
+{
+    char address[ADDRESS_LEN], *host;
+    struct addrinfo *found;
+    bool known = false;
+
+    while (!known && next_address(&list, address, sizeof(address))) {
+        if (strncmp(address, "unix:", 5) == 0 ||
+            look_up(address, &host, &found) != 0)
+            continue;
+        for (struct addrinfo *i = found; i; i = i->ai_next)
+            known = known ||
+                    (i->ai_addrlen == info->ai_addrlen &&
+                     memcmp(i->ai_addr, info->ai_addr, i->ai_addrlen) == 0);
+        freeaddrinfo(found);
+    }
+    return known;
+}
+
 /* nginx reports every other flaw of an address itself, in one line. */
 static enum idem_status
-check_listen(const char *address, bool *taken, struct idem_error *err)
+check_listen(const char *address, const char *known, bool *taken,
+             struct idem_error *err)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                             .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE};
+    char text[ADDRESS_LEN], *host;
     struct addrinfo *found;
-    char text[300], *host, *port;
     int code;
 
     snprintf(text, sizeof(text), "%s", address);
-    split(text, &host, &port);
-    if (strcmp(host, "*") == 0)
-        host = "0.0.0.0";
-    code = getaddrinfo(host, port, &hints, &found);
+    code = look_up(text, &host, &found);
     if (code != 0)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "--listen %s: the host \"%s\" cannot be found (%s)",
                           address, host, gai_strerror(code));
     for (struct addrinfo *i = found; i; i = i->ai_next)
-        *taken = *taken || is_taken(i);
+        *taken = *taken || (is_taken(i) && !is_known(i, known));
     freeaddrinfo(found);
     return *taken ? idem__fail(err, IDEM_ERR_UNAVAILABLE,
                                "%s is in use: stop the other program or choose "
@@ -86,34 +130,19 @@ check_listen(const char *address, bool *taken, struct idem_error *err)
                   : IDEM_OK;
 }
 
-/* Is the address in the list "A,B,C"? */
-static bool
-is_listed(const char *address, const char *list)
-{
-    for (size_t len; *list; list += len + (list[len] == ',')) {
-        len = strcspn(list, ",");
-        if (strlen(address) == len && strncmp(address, list, len) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Addresses in the list `known` are not checked. */
+/* This gateway itself may use the addresses in the list `known`. */
 static enum idem_status
 check_listens(const struct gateway_config *config, const char *known,
               bool *taken, struct idem_error *err)
 {
     const char *list = config->listen;
     enum idem_status status = IDEM_OK;
-    char address[300];
-    size_t len;
+    char address[ADDRESS_LEN];
 
     *taken = false;
-    for (; status == IDEM_OK && *list; list += len + (list[len] == ',')) {
-        len = strcspn(list, ",");
-        snprintf(address, sizeof(address), "%.*s", (int)len, list);
-        if (strncmp(address, "unix:", 5) != 0 && !is_listed(address, known))
-            status = check_listen(address, taken, err);
+    while (status == IDEM_OK && next_address(&list, address, sizeof(address))) {
+        if (strncmp(address, "unix:", 5) != 0)
+            status = check_listen(address, known, taken, err);
     }
     return status;
 }

@@ -33,7 +33,7 @@
 
 /* SHA-1 of idem__redis_script; a test compares it with that of a server. */
 const char *const idem__redis_script_sha =
-    "df6c197d7f80fb7aee0ca98ecc83aa62f6b5919b";
+    "ab1ff4ee0a7aad067a42ef714ed65d9315eb331f";
 
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,

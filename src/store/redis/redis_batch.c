@@ -35,7 +35,8 @@
 #define CHUNK_LEN ((size_t)8 << 20)
 #define TRYAGAIN_US 10000
 
-/* One call keeps other clients of the server waiting for about 5 us a swap. */
+/* One call keeps other clients of the server waiting for about 5 us a swap, and
+ * longer if it returns large values: see `room` in the script. */
 #define CALL_MAX 64
 #define CALL_BYTES ((size_t)1 << 20)
 
@@ -44,8 +45,8 @@
  * server is too full for new records. For swaps also, for each key, the rev
  * expected or "", the new value or "", and when to drop it in ms or "". The
  * answer has an element for each key: 1 if it is stored, 0 if the server is too
- * full, an error, else the stored value or nil. The rev is in bytes 32 to 39 of
- * a value.
+ * full, 2 if nothing was done because the values before it are large, an error,
+ * else the stored value or nil. The rev is in bytes 32 to 39 of a value.
  *
  * An error of one key must not end the call, because the keys before it are
  * stored; so every command is a pcall. GETRANGE has its numbers as text because
@@ -60,12 +61,15 @@ const char *const idem__redis_script =
     "local call, keys, args, out = redis.pcall, KEYS, ARGV, {}\n"
     "local sure = string.find(args[1], 'r', 1, true)\n"
     "local full = string.find(args[1], 'f', 1, true)\n"
+    "local room = 1048576\n"
     "for i = 1, #keys do\n"
     "    local key, value, done = keys[i], args[3 * i], 1\n"
     "    local rev = call('GETRANGE', key, '32', '39')\n"
-    "    if rev ~= args[3 * i - 1] then\n"
+    "    if room < 0 then done = 2\n"
+    "    elseif rev ~= args[3 * i - 1] then\n"
     "        local own = value and string.sub(value, 33, 40)\n"
     "        if rev == '' or rev ~= own then done = call('GET', key) end\n"
+    "        if type(done) == 'string' then room = room - #done end\n"
     "        if sure and rev ~= '' and not rev.err then\n"
     "            redis.set_repl(redis.REPL_REPLICA)\n"
     "            local sent = call('APPEND', key, '')\n"
@@ -104,6 +108,7 @@ struct element {
     enum form form;
     bool eval;     /* the server does not know the script: send its text */
     bool scripted; /* the server is full for SET, but not for the script */
+    bool alone;    /* values are large: one key in a call of the script */
     bool again;    /* its connection broke once, and nothing was done */
     uint32_t next; /* in the same call; NO_ELEMENT: the last one */
     struct redis_link *ask, *via;
@@ -321,7 +326,7 @@ join_call(struct batch *batch, uint32_t i, struct redis_link *link)
     struct batch_call *call = &batch->call;
 
     if (call->count > 0 &&
-        (call->link != link || call->eval != element->eval ||
+        (call->link != link || call->eval != element->eval || element->alone ||
          call->count == CALL_MAX || call->bytes > CALL_BYTES))
         close_call(batch);
     element->next = NO_ELEMENT;
@@ -334,7 +339,7 @@ join_call(struct batch *batch, uint32_t i, struct redis_link *link)
     call->count++;
     if (batch->swaps && batch->swaps[i].record)
         call->bytes += idem__encoded_len(batch->swaps[i].record);
-    if (batch->self->slots)
+    if (batch->self->slots || element->alone)
         close_call(batch);
 }
 
@@ -387,17 +392,13 @@ route(struct batch *batch, size_t i)
 }
 
 static void
-send_element(struct batch *batch, size_t i)
+add_element(struct batch *batch, size_t i)
 {
     struct element *element = &batch->elements[i];
-    struct redis_link *link = route(batch, i);
-    bool ok;
+    struct redis_link *link = element->via;
+    bool ok = !element->ask ||
+              idem__redis_link_add_text(link, REDIS_TAG_NONE, "ASKING");
 
-    if (!link)
-        return;
-    ok = !element->ask ||
-         idem__redis_link_add_text(link, REDIS_TAG_NONE, "ASKING");
-    element->via = link;
     element->ask = NULL;
     element->form = form_of(batch, i, link);
     element->progress = SENT;
@@ -409,6 +410,22 @@ send_element(struct batch *batch, size_t i)
                                       : add_get(batch, i, link);
     if (!ok)
         no_memory(batch, i);
+}
+
+/* First route all elements: that may ask a server about itself or about the
+ * slots, on the same link, which must not have commands of the batch then. */
+static void
+add_commands(struct batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++) {
+        if (batch->elements[i].progress == AGAIN)
+            batch->elements[i].via = route(batch, i);
+    }
+    for (size_t i = 0; i < batch->count; i++) {
+        if (batch->elements[i].progress == AGAIN)
+            add_element(batch, i);
+    }
+    close_call(batch);
 }
 
 /* ---- answers --------------------------------------------------------- */
@@ -556,6 +573,10 @@ on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
         end(batch, i, sent ? IDEM_SWAP_LOST : IDEM_SWAP_NOT_STORED);
     } else if (reply->type == REDIS_REPLY_ERROR) {
         on_error(batch, i, reply->str);
+    } else if (element->form == CALL && reply->type == REDIS_REPLY_INTEGER &&
+               reply->integer == 2) {
+        element->alone = true;
+        element->progress = AGAIN;
     } else if (batch->swaps && says_stored(element, reply)) {
         on_swapped(batch, i, true);
     } else if (batch->swaps && reply->type == REDIS_REPLY_INTEGER) {
@@ -694,11 +715,7 @@ run_round(struct batch *batch)
 
     batch->used_count = 0;
     batch->pause = false;
-    for (size_t i = 0; i < batch->count; i++) {
-        if (batch->elements[i].progress == AGAIN)
-            send_element(batch, i);
-    }
-    close_call(batch);
+    add_commands(batch);
     add_memory_looks(batch);
     add_waits(batch);
     add_publishing(batch);
