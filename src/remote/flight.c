@@ -146,6 +146,19 @@ write_job(struct idem_engine *engine, struct idem__wire_command *command,
         command->op.wait_ms = left_us > 0 ? (left_us + 999) / 1000 : 0;
 }
 
+static void
+fail_without_memory(struct idem_engine *engine, struct flight *flight)
+{
+    struct idem_error err;
+
+    if (idem__flight_was_sent(engine->remote, flight)) {
+        idem__flight_lose(engine, flight, "out of memory to send it again");
+        return;
+    }
+    idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");
+    idem__flight_fail(engine, flight, IDEM_ERR_MEMORY, &err);
+}
+
 void
 idem__flight_send(struct idem_engine *engine, struct flight *flight)
 {
@@ -158,8 +171,10 @@ idem__flight_send(struct idem_engine *engine, struct flight *flight)
         write_job(engine, &command, idem__flight_job(flight));
     else
         write_scan(&command, (struct idem__scan *)flight->item);
-    if (!put_command(remote, &command))
-        return; /* out of memory: it fails at its deadline */
+    if (!put_command(remote, &command)) {
+        fail_without_memory(engine, flight);
+        return;
+    }
     flight->starts_at = at;
     flight->sent_us = engine->boot_now_us;
 }
@@ -170,7 +185,9 @@ idem__flight_cancel(struct idem__remote *remote, struct flight *flight)
     struct idem__wire_args args = {.count = 0};
     uint8_t *room;
 
-    flight->cancelled = true;
+    flight->cancelled = flight->cancel_due = remote->cancels_due = true;
+    if (!flight->sent_us)
+        return;
     idem__wire_add(&args, idem_text("CANCEL"));
     idem__wire_add_number(&args, (int64_t)flight->tag);
     room = idem_buf_room(&remote->out, idem__wire_len(&args));
@@ -178,6 +195,22 @@ idem__flight_cancel(struct idem__remote *remote, struct flight *flight)
         return;
     idem__wire_put(&args, room);
     remote->out.len += idem__wire_len(&args);
+    flight->cancel_due = false;
+}
+
+void
+idem__flights_cancel(struct idem__remote *remote)
+{
+    bool due = false;
+
+    if (!remote->cancels_due || remote->link.fd < 0)
+        return;
+    for (struct flight *flight = remote->first; flight; flight = flight->next) {
+        if (flight->cancel_due)
+            idem__flight_cancel(remote, flight);
+        due = due || flight->cancel_due;
+    }
+    remote->cancels_due = due;
 }
 
 static void
@@ -192,13 +225,11 @@ cancel(struct idem_engine *engine, uint64_t ticket)
         flight = flight->next;
     if (!flight || !idem__flight_job(flight)->wait_end_us)
         return;
-    if (flight->sent_us) {
+    if (flight->sent_us || flight->resent) {
         idem__flight_cancel(remote, flight);
-    } else if (!flight->resent) {
+    } else {
         idem__fail(&err, IDEM_ERR_CLOSED, "cancelled");
         idem__flight_fail(engine, flight, IDEM_ERR_CLOSED, &err);
-    } else {
-        flight->cancelled = true;
     }
 }
 

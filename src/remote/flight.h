@@ -17,6 +17,7 @@ struct flight {
     uint64_t starts_at;     /* position in all bytes written; see `written` */
     int64_t sent_us;        /* 0: not on this connection */
     bool resent, cancelled; /* resent: it was sent on an earlier connection */
+    bool cancel_due;        /* its CANCEL is not yet sent on this connection */
 };
 
 struct idem__remote {
@@ -41,6 +42,7 @@ struct idem__remote {
     unsigned broken;            /* connections since the last answer */
     struct idem_error trouble;  /* why there is no connection */
     size_t done, done_bytes;    /* not yet reported to the queue */
+    bool cancels_due;           /* of some flight */
 };
 
 static inline struct idem__job *
@@ -56,8 +58,11 @@ idem__flight_job(const struct flight *flight)
 /* Take the items that wait in the queue, and send them if there is a
  * connection. */
 void idem__flights_take(struct idem_engine *engine);
+/* If there is no memory to send it, it fails, and is freed. */
 void idem__flight_send(struct idem_engine *engine, struct flight *flight);
 void idem__flight_cancel(struct idem__remote *remote, struct flight *flight);
+/* Send the CANCELs that are due: memory was short, or the connection broke. */
+void idem__flights_cancel(struct idem__remote *remote);
 void idem__flight_drop(struct idem_engine *engine, struct flight *flight);
 void idem__flight_fail(struct idem_engine *engine, struct flight *flight,
                        enum idem_status status, struct idem_error *err);

@@ -38,8 +38,9 @@
 #define READ_LEN (64 * 1024)
 #define FIRST_PAUSE_US 50000
 #define LONGEST_PAUSE_US 2000000
-#define LOOK_US 100000 /* how often to check for a silent connection */
-#define LAST_MS 5000   /* wait for answers when the engine is closed */
+#define LOOK_US 100000  /* how often to check for a silent connection */
+#define CANCEL_US 10000 /* until a CANCEL that needs memory is tried again */
+#define LAST_MS 5000    /* wait for answers when the engine is closed */
 
 /* ---- the connection ---------------------------------------------------- */
 
@@ -74,6 +75,8 @@ hang_up(struct idem_engine *engine, const char *why)
         next = flight->next;
         flight->resent = idem__flight_was_sent(remote, flight);
         flight->sent_us = 0;
+        flight->cancel_due = flight->cancelled;
+        remote->cancels_due = remote->cancels_due || flight->cancelled;
         if (flight->resent && job && job->op.verb == IDEM_FORGET)
             idem__flight_lose(engine, flight, why);
     }
@@ -123,6 +126,7 @@ static void
 reconnect(struct idem_engine *engine)
 {
     struct idem__remote *remote = engine->remote;
+    struct flight *next;
     enum idem_status status;
 
     if (remote->link.fd >= 0 || !remote->first || idem__remote_refuses(engine))
@@ -136,8 +140,10 @@ reconnect(struct idem_engine *engine)
         return;
     }
     greeted(engine);
-    for (struct flight *f = remote->first; f; f = f->next)
+    for (struct flight *f = remote->first; f; f = next) {
+        next = f->next;
         idem__flight_send(engine, f);
+    }
 }
 
 static void
@@ -180,7 +186,8 @@ read_in(struct idem_engine *engine)
         ssize_t n = room ? idem__remote_recv(&remote->link, room, len) : -1;
 
         if (!room) {
-            hang_up(engine, "a reply is too large");
+            hang_up(engine, in->len + len > in->cap ? "a reply is too large"
+                                                    : "out of memory");
         } else if (n > 0) {
             in->len += (size_t)n;
             remote->heard_us = engine->boot_now_us;
@@ -261,6 +268,7 @@ turn_server(struct idem_engine *engine)
     idem__queue_take(&engine->queue);
     idem__flights_take(engine);
     reconnect(engine);
+    idem__flights_cancel(remote);
     write_out(engine);
     read_in(engine);
     fire(engine);
@@ -283,6 +291,9 @@ server_due_us(struct idem_engine *engine)
 
     if (remote->link.fd < 0 && remote->first && remote->again_us < due)
         due = remote->again_us;
+    if (remote->link.fd >= 0 && remote->cancels_due &&
+        engine->boot_now_us + CANCEL_US < due)
+        due = engine->boot_now_us + CANCEL_US;
     return due;
 }
 

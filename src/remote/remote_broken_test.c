@@ -227,6 +227,49 @@ note_outcome(void *arg, enum idem_status status,
     atomic_fetch_sub(told->open, 1);
 }
 
+/* The connection breaks when the CANCEL is sent, and the BEGIN is sent again on
+ * the next one. */
+static void
+a_cancelled_wait_ends_soon_although_the_connection_breaks(void **state)
+{
+    struct idem_op op = served_begin("held");
+    struct served served;
+    struct proxy proxy;
+    struct idem_engine *engine;
+    struct idem_answer answer;
+    atomic_int open = 1;
+    struct outcome told = {&open, IDEM_OK};
+    uint64_t ticket;
+    int64_t end;
+
+    (void)state;
+    served_start(&served, "memory:", NULL);
+    proxy_start(&proxy, &served);
+    engine = served_open(proxy.url);
+    assert_int_equal(served_do(engine, op, &answer), IDEM_OK);
+    idem_answer_clear(&answer);
+    op.scope = idem_text("shop");
+    op.wait_ms = 120000;
+    assert_int_equal(
+        idem_submit(engine, &op, note_outcome, &told, &ticket, NULL), IDEM_OK);
+    assert_int_equal(served_do(engine, served_begin("other"), &answer),
+                     IDEM_OK); /* so the wait is at the server, too */
+    idem_answer_clear(&answer);
+    atomic_store(&proxy.cut_per_mille, 1000);
+    idem_cancel(engine, ticket);
+    while (atomic_load(&proxy.cuts) == 0)
+        usleep(1000);
+    atomic_store(&proxy.cut_per_mille, 0);
+    for (end = served_now_ms() + 15000;
+         atomic_load(&open) > 0 && served_now_ms() < end;)
+        usleep(1000);
+    assert_int_equal(atomic_load(&open), 0);
+    assert_int_equal(told.status, IDEM_ERR_LOST); /* it was sent twice */
+    idem_close(engine);
+    proxy_stop(&proxy);
+    served_stop(&served);
+}
+
 /* On a slow line many requests are still unsent when their time is over. A
  * request that was reported as not stored must not be sent later. */
 static void
@@ -514,6 +557,8 @@ main(int argc, char **argv)
         cmocka_unit_test(what_may_have_been_done_is_lost),
         cmocka_unit_test(what_is_told_as_not_stored_is_never_sent_later),
         cmocka_unit_test(an_answer_that_a_late_first_one_can_belie_is_lost),
+        cmocka_unit_test(
+            a_cancelled_wait_ends_soon_although_the_connection_breaks),
         cmocka_unit_test(a_verb_that_is_sent_again_finds_itself),
         cmocka_unit_test(the_history_through_a_server_can_be_true),
         cmocka_unit_test(the_history_over_breaking_lines_can_be_true),

@@ -29,6 +29,7 @@
 #define DEFAULT_PORT 6390
 #define TIMEOUT_MS 30000
 #define CONNECT_MS 5000
+#define REPLY_LEN 4096 /* bytes to read at once before the engine starts */
 #define UNIX_SCHEME "idem+unix:"
 
 static bool
@@ -46,7 +47,20 @@ idem__remote_url(const char *url)
 
 /* ---- the address ------------------------------------------------------- */
 
-/* Find the first line that is not a comment: "name secret" or "name:secret". */
+/* Copy both; the name may be NULL. */
+static enum idem_status
+set_auth(struct idem__remote_address *address, const char *name,
+         size_t name_len, const char *secret, struct idem_error *err)
+{
+    address->name = name ? strndup(name, name_len) : NULL;
+    address->secret = strdup(secret);
+    if (!address->secret || (name && !address->name))
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    return IDEM_OK;
+}
+
+/* Find the first line that is not a comment: "name secret" or "name:secret".
+ * Name and secret are parts of the text. */
 static bool
 parse_auth(char *text, char **name, char **secret)
 {
@@ -63,21 +77,22 @@ parse_auth(char *text, char **name, char **secret)
     gap[strcspn(gap, " \t")] = 0;
     if (*gap == 0)
         return false;
-    *name = strdup(at);
-    *secret = strdup(gap);
-    return *name && *secret;
+    *name = at;
+    *secret = gap;
+    return true;
 }
 
 /* Name and secret from the first line, "name secret". */
 static enum idem_status
-read_auth_file(const char *file, char **name, char **secret,
+read_auth_file(const char *file, struct idem__remote_address *address,
                struct idem_error *err)
 {
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     struct stat about;
     char text[4096];
+    char *name, *secret;
+    enum idem_status status;
     ssize_t len;
-    bool ok;
 
     if (fd < 0 || fstat(fd, &about) != 0) {
         if (fd >= 0)
@@ -91,25 +106,26 @@ read_auth_file(const char *file, char **name, char **secret,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "%s can be read by everybody: chmod 600 it", file);
     text[len > 0 ? len : 0] = 0;
-    ok = parse_auth(text, name, secret);
+    status = parse_auth(text, &name, &secret)
+                 ? set_auth(address, name, strlen(name), secret, err)
+                 : idem__fail(err, IDEM_ERR_INVALID,
+                              "%s has no line \"name secret\"", file);
     explicit_bzero(text, sizeof(text));
-    return ok ? IDEM_OK
-              : idem__fail(err, IDEM_ERR_INVALID,
-                           "%s has no line \"name secret\"", file);
+    return status;
 }
 
 /* IDEM_AUTH is name:secret, or a secret alone. */
-static void
-read_auth_variable(struct idem__remote_address *address)
+static enum idem_status
+read_auth_variable(struct idem__remote_address *address, struct idem_error *err)
 {
     const char *given = getenv("IDEM_AUTH");
     const char *colon = given ? strchr(given, ':') : NULL;
 
     if (!given || !*given)
-        return;
-    if (colon && colon > given)
-        address->name = strndup(given, (size_t)(colon - given));
-    address->secret = strdup(colon ? colon + 1 : given);
+        return IDEM_OK;
+    return set_auth(address, colon && colon > given ? given : NULL,
+                    colon ? (size_t)(colon - given) : 0,
+                    colon ? colon + 1 : given, err);
 }
 
 static enum idem_status
@@ -119,19 +135,17 @@ read_auth(const struct idem__url *url, struct idem__remote_address *address,
     const char *file = idem__url_option(url, "auth-file");
 
     if (url->password) {
-        address->name = url->user ? strdup(url->user) : NULL;
-        address->secret = strdup(url->password);
+        return set_auth(address, url->user, url->user ? strlen(url->user) : 0,
+                        url->password, err);
     } else if (url->user) {
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\": a name comes with a secret: "
                           "idem://name:secret@host",
                           address->shown);
     } else if (file) {
-        return read_auth_file(file, &address->name, &address->secret, err);
-    } else {
-        read_auth_variable(address);
+        return read_auth_file(file, address, err);
     }
-    return IDEM_OK;
+    return read_auth_variable(address, err);
 }
 
 static enum idem_status
@@ -203,8 +217,7 @@ idem__remote_address_open(const char *url, struct idem__remote_address *address,
     address->shown[strcspn(address->shown, "?")] = 0;
     status = local ? read_unix_url(url, address, err)
                    : read_url(url, NULL, address, err);
-    if (status == IDEM_OK && ((!address->host && !address->path) ||
-                              (address->name && !address->secret)))
+    if (status == IDEM_OK && !address->host && !address->path)
         status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     if (status != IDEM_OK)
         idem__remote_address_clear(address);
@@ -432,14 +445,16 @@ ask(struct dial *d, const struct idem__wire_args *args, struct idem_buf *in,
 
         if (got == IDEM__WIRE_DONE)
             return IDEM_OK;
-        room = got == IDEM__WIRE_MORE ? idem_buf_room(in, 4096) : NULL;
+        room = got == IDEM__WIRE_MORE ? idem_buf_room(in, REPLY_LEN) : NULL;
+        if (!room && got == IDEM__WIRE_MORE && in->len + REPLY_LEN <= in->cap)
+            return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
         if (!room)
             return idem__fail(
                 err, IDEM_ERR_UNSUPPORTED,
                 "%s: unexpected reply: is this an idem server? Give "
                 "the address of its --socket or --listen",
                 d->address->shown);
-        n = idem__remote_recv(&d->link, room, 4096);
+        n = idem__remote_recv(&d->link, room, REPLY_LEN);
         if (n > 0)
             in->len += (size_t)n;
         else if (n == 0)

@@ -125,6 +125,19 @@ realloc(void *old, size_t len)
     return no_memory("realloc") ? NULL : __libc_realloc(old, len);
 }
 
+#define REAL(name)                                                             \
+    static __typeof__(&name) real;                                             \
+    if (!real)                                                                 \
+    real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+
+/* The one that nginx's pools use. */
+int
+posix_memalign(void **at, size_t align, size_t len)
+{
+    REAL(posix_memalign);
+    return no_memory("posix_memalign") ? ENOMEM : real(at, align, len);
+}
+
 /* ---- calls ------------------------------------------------------------- */
 
 static bool
@@ -171,11 +184,6 @@ wants_edges(const void *caller)
 
     return dladdr(caller, &in) && strstr(in.dli_fname, "libmicrohttpd");
 }
-
-#define REAL(name)                                                             \
-    static __typeof__(&name) real;                                             \
-    if (!real)                                                                 \
-    real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
 /* A call that moves bytes; `error` is that of a disk or of a line. */
 #define MOVES(name, error, params, len, args)                                  \

@@ -1,5 +1,6 @@
 /*
- * failing_alloc.h - malloc, calloc and realloc that fail when the test wants.
+ * failing_alloc.h - malloc, calloc, realloc, strdup and strndup that fail when
+ * the test wants.
  *
  * For tests whose name ends in _alloc_test.c: the linker calls these functions
  * instead of the real ones (see the Makefile). The test defines alloc_fails.
@@ -17,9 +18,13 @@ static bool alloc_fails(size_t calloc_len);
 void *__real_malloc(size_t len);
 void *__real_calloc(size_t count, size_t len);
 void *__real_realloc(void *old, size_t len);
+char *__real_strdup(const char *text);
+char *__real_strndup(const char *text, size_t len);
 void *__wrap_malloc(size_t len);
 void *__wrap_calloc(size_t count, size_t len);
 void *__wrap_realloc(void *old, size_t len);
+char *__wrap_strdup(const char *text);
+char *__wrap_strndup(const char *text, size_t len);
 
 void *
 __wrap_malloc(size_t len)
@@ -37,6 +42,18 @@ void *
 __wrap_realloc(void *old, size_t len)
 {
     return alloc_fails(0) ? NULL : __real_realloc(old, len);
+}
+
+char *
+__wrap_strdup(const char *text)
+{
+    return alloc_fails(0) ? NULL : __real_strdup(text);
+}
+
+char *
+__wrap_strndup(const char *text, size_t len)
+{
+    return alloc_fails(0) ? NULL : __real_strndup(text, len);
 }
 
 #endif

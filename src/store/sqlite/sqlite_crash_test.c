@@ -14,12 +14,8 @@
 #include "../journal/model.h"
 
 #include "../../../tests/support/disk.h"
+#include "sqlite_calls.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sqlite3.h>
-
-#define FDS 1024
 #define BATCHES 5
 
 struct run {
@@ -29,114 +25,11 @@ struct run {
     char *dir, *image;
     struct idem_clocks clocks;
     size_t images, boundaries, flaws;
-    bool ours[FDS]; /* files of the disk that is recorded */
-    bool aside;     /* an image is checked: nothing is recorded */
     char first_flaw[300];
 };
 
 static struct run run;
 static struct disk *disk;
-static struct idem_io io;
-
-/* ---- SQLite's system calls ------------------------------------------- */
-
-static bool
-is_ours(int fd)
-{
-    return fd >= 0 && fd < FDS && run.ours[fd];
-}
-
-static int
-sys_open(const char *path, int flags, int mode)
-{
-    size_t len = run.dir ? strlen(run.dir) : 0;
-    int fd;
-
-    if (run.aside || len == 0 || strncmp(path, run.dir, len) != 0)
-        return open(path, flags, mode);
-    if (path[len] == 0) /* SQLite opens the folder to sync it */
-        flags |= O_DIRECTORY;
-    fd = io.open(io.arg, AT_FDCWD, path, flags, (mode_t)mode);
-    assert_true(fd < FDS);
-    if (fd >= 0)
-        run.ours[fd] = true;
-    return fd;
-}
-
-static int
-sys_close(int fd)
-{
-    if (!is_ours(fd))
-        return close(fd);
-    run.ours[fd] = false;
-    return io.close(io.arg, fd);
-}
-
-static ssize_t
-sys_pwrite(int fd, const void *data, size_t len, off_t at)
-{
-    return is_ours(fd) ? io.pwrite(io.arg, fd, data, len, at)
-                       : pwrite(fd, data, len, at);
-}
-
-static ssize_t
-sys_write(int fd, const void *data, size_t len)
-{
-    off_t at = lseek(fd, 0, SEEK_CUR);
-    ssize_t done = sys_pwrite(fd, data, len, at);
-
-    if (done > 0)
-        lseek(fd, at + done, SEEK_SET);
-    return done;
-}
-
-static int
-sys_ftruncate(int fd, off_t len)
-{
-    return is_ours(fd) ? io.ftruncate(io.arg, fd, len) : ftruncate(fd, len);
-}
-
-static int
-sys_unlink(const char *path)
-{
-    return run.aside ? unlink(path) : io.unlink(io.arg, AT_FDCWD, path);
-}
-
-/* SQLite calls these two by their names, so they are replaced by their
- * names. An image needs no sync. */
-__attribute__((visibility("default"))) int
-fdatasync(int fd)
-{
-    return is_ours(fd) ? io.fdatasync(io.arg, fd) : 0;
-}
-
-__attribute__((visibility("default"))) int
-fsync(int fd)
-{
-    return is_ours(fd) ? io.fsync(io.arg, fd) : 0;
-}
-
-static void
-take_over_calls(void)
-{
-    static const struct {
-        const char *name;
-        sqlite3_syscall_ptr call;
-    } calls[] = {
-        {"open", (sqlite3_syscall_ptr)sys_open},
-        {"close", (sqlite3_syscall_ptr)sys_close},
-        {"write", (sqlite3_syscall_ptr)sys_write},
-        {"pwrite", (sqlite3_syscall_ptr)sys_pwrite},
-        {"pwrite64", (sqlite3_syscall_ptr)sys_pwrite},
-        {"ftruncate", (sqlite3_syscall_ptr)sys_ftruncate},
-        {"unlink", (sqlite3_syscall_ptr)sys_unlink},
-    };
-    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
-
-    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-        (void)vfs->xSetSystemCall(vfs, calls[i].name, calls[i].call);
-    assert_ptr_equal(vfs->xGetSystemCall(vfs, "open"), calls[0].call);
-}
 
 /* ---- an image -------------------------------------------------------- */
 
@@ -212,16 +105,16 @@ cut_power_here(void)
     static const enum disk_tear tears[] = {DISK_NONE_WRITTEN, DISK_ALL_WRITTEN,
                                            DISK_TORN};
 
-    if (run.aside)
+    if (calls_aside)
         return;
-    run.aside = true;
+    calls_aside = true;
     run.boundaries++;
     for (int i = 0; i < 3; i++) {
         disk_image(disk, run.image, tears[i]);
         check_image();
         run.images++;
     }
-    run.aside = false;
+    calls_aside = false;
 }
 
 /* ---- a run ----------------------------------------------------------- */
@@ -282,8 +175,8 @@ cut_power_everywhere(const char *mode, size_t seeds, bool deaf_data,
     take_over_calls();
     for (size_t seed = 1; seed <= seeds && run.flaws == 0; seed++) {
         disk = disk_new(&hooks);
-        io = disk_io(disk);
-        run.dir = test_fast_folder();
+        calls_io = disk_io(disk);
+        calls_dir = run.dir = test_fast_folder();
         run.seed = seed;
         model_init(&run.model, seed);
         run.model.expiring = true;
@@ -292,7 +185,7 @@ cut_power_everywhere(const char *mode, size_t seeds, bool deaf_data,
         work();
         disk_clear(disk);
         test_folder_drop(run.dir);
-        run.dir = NULL;
+        calls_dir = run.dir = NULL;
     }
     test_folder_drop(run.image);
     print_message("%s: %zu images at %zu boundaries, %zu swaps stored\n", mode,
