@@ -423,9 +423,41 @@ def test_locks(page=runs("docs/locks.md")):
         assert row == "0\n", "the late holder changes nothing"
 
 
+CONSUMER = """
+import idem
+class Message:
+    def __init__(self, id, body):
+        self.id, self.body = id, body
+    def acknowledge(self):
+        print(self.id, self.body, "acknowledged")
+    def put_back(self):
+        print(self.id, self.body, "put back")
+    def move_to(self, queue):
+        print(self.id, self.body, queue)
+shipped = []
+def ship(body):
+    if body == "broken":
+        raise ValueError(body)
+    shipped.append(body)
+    if body == "again":
+        on_message(Message("3", body))
+CODE
+for id, body in (("1", "book"), ("1", "book"), ("1", "pen"), ("2", "broken"), ("2", "broken"), ("3", "again"), ("4", "ink")):
+    on_message(Message(id, body))
+print("shipped", *shipped)
+"""
+
+
 def test_messages(page=runs("docs/messages.md")):
     with Page(page) as p, folder() as here:
         assert len(sh(p.take("id=$(idem id uuid7)") + "; echo $id", here)) == 37
+        with Server(here, "--listen", "127.0.0.1:%d" % (port := free_port())):
+            code = replace(p.take("client = idem.Client"), ("6390", str(port)))
+            sh("idem begin orders/shop 4 --lease 1ms", here, IDEM_SERVER="127.0.0.1:%d" % port)
+            script(here, "consumer.py", CONSUMER.replace("CODE", code))
+            assert sh("sleep 0.1; /usr/bin/python3 consumer.py", here, PYTHONPATH=os.path.join(ROOT, "clients/python")).split("\n") == [
+                "1 book acknowledged", "1 book acknowledged", "1 pen orders.dead", "2 broken orders.dead", "2 broken orders.dead",
+                "3 again put back", "3 again acknowledged", "4 ink orders.doubt", "shipped book again", ""]
 
 
 def test_metrics(page=runs("docs/metrics.md")):
