@@ -43,7 +43,8 @@ ELSEWHERE = {
         "load_module": "test_docs.py::test_the_configuration_for_ones_own_nginx_is_one",
     },
     "docs/install.md": {
-        "make deb": "make package-check", "sudo idem begin": "make package-check",
+        "make deb": "make package-check", "sudo idem begin": "make package-check", "sudo apt install ./build/deb/libnginx": "make package-check",
+        "sudo idem backup": "make package-check", "sudo systemctl stop idem": "make package-check",
         "# systemctl edit idem": "test_systemd.py::test_a_credential_of_systemd_stands_for_a_variable",
     },
     "docs/messages.md": {"$ idem consume": "test_consume.py::test_every_message_is_handled_once_although_published_twice"},
