@@ -112,7 +112,7 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs mutate check check-c demo demo-bank bench soak coverage hostile partition fuzz \
+.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs mutate check demo demo-bank bench soak coverage hostile partition fuzz \
     install uninstall clean format docs dist deb package-check image image-check deps-% compdb
 
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)

@@ -25,7 +25,7 @@ var (
 	ErrTokenUsed     = class(ErrDone, "the token was used before")
 	ErrMismatch      = class(ErrNotExecuted, "the key was used before with other arguments")
 	ErrTokenUnknown  = class(ErrNotExecuted, "there is no such token for this subject")
-	ErrUnavailable   = class(ErrNotExecuted, "the server cannot be reached")
+	ErrUnavailable   = class(ErrNotExecuted, "the server or its store cannot be reached")
 	errEnded         = class(ErrNotExecuted, "the context was over before it had begun")
 	ErrLeaseLost     = class(ErrOutcomeUnknown, "the claim had ended before the result was recorded")
 )

@@ -115,8 +115,10 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 			}
 		} else if sent {
 			return nil, because(ErrOutcomeUnknown, "no answer in time, and it may have been stored: %v", err)
-		} else {
+		} else if refused != nil {
 			return nil, because(ErrUnavailable, "%v", err)
+		} else {
+			return nil, because(ErrUnavailable, "%v; is idem serve running at this address?", err)
 		}
 		if pause *= 2; pause > time.Second {
 			pause = time.Second

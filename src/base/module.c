@@ -84,8 +84,15 @@ idem__module_symbol(const char *module, const char *symbol, const void **found,
         return idem__fail(err, IDEM_ERR_UNSUPPORTED,
                           "%s: this part of idem is not installed: %s.so is "
                           "neither in $IDEM_MODULES nor in " IDEM_MODULE_DIR
-                          "; install its package, or build idem with it",
-                          module, module);
+                          "; install the package idem-%s-%s, or build idem "
+                          "with it",
+                          module, module,
+                          strcmp(module, "rabbitmq") == 0 ||
+                                  strcmp(module, "kafka") == 0 ||
+                                  strcmp(module, "nats") == 0
+                              ? "broker"
+                              : "store",
+                          module);
     handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         const char *text = dlerror();

@@ -163,6 +163,7 @@ cli_doubts(int argc, char **argv)
 
     if (code >= 0)
         return code;
+    where.must_exist = true;
     err.status = cli_engine_open(&where, &engine, &err);
     if (err.status == IDEM_OK)
         err.status = find_doubts(engine, &wanted, &list, &err);
@@ -262,6 +263,7 @@ int
 cli_settle_doubts(const struct cli_verb *verb, const struct cli_doubts *wanted,
                   struct idem_op *op)
 {
+    struct cli_where where = verb->where;
     struct idem_engine *engine = NULL;
     struct idem_error err = {0};
     struct list list = {0};
@@ -273,7 +275,8 @@ cli_settle_doubts(const struct cli_verb *verb, const struct cli_doubts *wanted,
     if (!wanted->scope && !wanted->older_ms && !wanted->all)
         return cli_usage_error("give SCOPE ID, or which doubts to settle: "
                                "--scope, --older or --all");
-    err.status = cli_engine_open(&verb->where, &engine, &err);
+    where.must_exist = true;
+    err.status = cli_engine_open(&where, &engine, &err);
     if (err.status == IDEM_OK)
         err.status = find_doubts(engine, wanted, &list, &err);
     code = err.status == IDEM_OK ? settle_list(verb, engine, &list, wanted, op)

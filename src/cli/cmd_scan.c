@@ -113,10 +113,12 @@ run(struct scan_options *s, const struct idem_filter *filter)
     struct idem_cursor cursor = {"0"};
     struct idem_error err = {0};
     struct idem_engine *engine = NULL;
-    enum idem_status status = cli_engine_open(&s->where, &engine, &err);
+    enum idem_status status;
     struct idem__stats stats = {0};
     int code = CLI_OK, calls = 0;
 
+    s->where.must_exist = true;
+    status = cli_engine_open(&s->where, &engine, &err);
     if (status == IDEM_OK)
         idem__stats(engine, &stats);
     s->now_ms = stats.now_ms;

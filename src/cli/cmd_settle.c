@@ -81,12 +81,14 @@ compose(const struct settle *s, struct idem_buf *result)
 }
 
 static int
-check_usage(const struct settle *s, size_t count)
+check_usage(const struct settle *s, char **words, size_t count)
 {
     const struct cli_doubts *d = &s->doubts;
 
     if (count == 1)
-        return cli_usage_error("give SCOPE and ID, or neither");
+        return cli_usage_error("one request needs SCOPE and ID: idem find "
+                               "%.100s searches this id in all scopes",
+                               words[0]);
     if (count == 0 && s->fence)
         return cli_usage_error("--fence is for one request: give SCOPE ID");
     if (count == 2 &&
@@ -145,7 +147,7 @@ run(struct settle *s, char **args, size_t count)
                          .id = idem_text(count == 2 ? args[1] : NULL),
                          .ttl_ms = cli_ms_or_default(s->ttl)};
     struct idem_buf result = {0};
-    int code = check_usage(s, count);
+    int code = check_usage(s, args, count);
 
     if (code < 0 && s->fence)
         code = cli_read_fence(s->fence, &op.fence);

@@ -126,7 +126,8 @@ static const struct file {
      "idem-gateway@NAME reads /etc/idem/gateway-NAME.conf.\n\n"
      "A line is name = value. A line that begins with # is a comment. A line "
      "[route PATH] begins a section: the lines after it apply to requests "
-     "below that path. Lines before the first section apply to every route "
+     "below that path. A path that no section names gets 404; [route /] is for "
+     "all other paths. Lines before the first section apply to every route "
      "that does not override them. Flags override the file. SIGHUP makes the "
      "gateway read it again; a change of an engine option (store, socket, "
      "http, credentials, folder) requires a restart.\n\n"
@@ -137,6 +138,7 @@ static const struct file {
      "that the gateway makes from it.",
      NULL,
      "upstream = http://127.0.0.1:9000\nlisten = 0.0.0.0:443\n\n"
+     "[route /]\n\n"
      "[route /orders]\nmode = strict\nrequired = on\nwait = 10s"},
 };
 

@@ -259,7 +259,7 @@ warn_of_decided(const struct idem_op *op, const struct idem_answer *answer)
     cli_print_safe(stderr, op->scope);
     fputc(' ', stderr);
     cli_print_safe(stderr, op->id);
-    fprintf(stderr, " was %s before; nothing was changed\n",
+    fprintf(stderr, " already has the outcome %s; nothing was changed\n",
             idem_state_name(answer->record->state));
 }
 
@@ -290,6 +290,7 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     struct idem_engine *engine = NULL;
     struct idem_answer answer = {0};
     struct cli_more more;
+    struct cli_where where;
     struct idem_error err = {0};
     enum idem_status status;
     int code;
@@ -302,7 +303,9 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
         if (code >= 0)
             return code;
     }
-    status = cli_engine_open(&verb->where, &engine, &err);
+    where = verb->where;
+    where.must_exist = op->verb == IDEM_GET || op->verb == IDEM_FORGET;
+    status = cli_engine_open(&where, &engine, &err);
     if (status == IDEM_OK)
         status = cli_do_verb(verb, engine, op, &answer, &err);
     if (status != IDEM_OK) {

@@ -9,9 +9,11 @@
 #include "../serve/core/server.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -175,6 +177,26 @@ cli_store_open(const struct cli_where *where, const char *url,
     return idem_open(url, &filled, engine, err);
 }
 
+/* A command that only looks refuses a folder that is missing. Otherwise a
+ * mistyped name would look like a journal without records. */
+static enum idem_status
+check_folder(const char *url, struct idem_error *err)
+{
+    const char *dir = url + strlen("journal:");
+    const char *options = strrchr(dir, '?');
+    char path[CLI_URL_MAX];
+    struct stat st;
+
+    snprintf(path, sizeof(path), "%.*s",
+             (int)(options ? (size_t)(options - dir) : strlen(dir)), dir);
+    if (stat(path, &st) != 0 && errno == ENOENT)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "journal: there is no folder %.150s: correct the "
+                          "name; idem begin or idem serve creates a journal",
+                          path);
+    return IDEM_OK;
+}
+
 enum idem_status
 cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                 struct idem_error *err)
@@ -192,6 +214,9 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                           "--store is empty: give the URL of a store, or leave "
                           "it out to ask a server");
     if (store) {
+        if (where->must_exist && strncmp(store, "journal:", 8) == 0 &&
+            check_folder(store, err) != IDEM_OK)
+            return IDEM_ERR_INVALID;
         status = cli_store_open(where, store, &options, engine, err);
         if (status == IDEM_ERR_UNAVAILABLE)
             cli_advise_to_ask(err);

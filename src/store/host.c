@@ -205,7 +205,13 @@ advise(const char *url, struct idem_error *err)
     size_t len = strlen(err->text);
 
     len -= len > 0 && err->text[len - 1] == '.';
-    if (strstr(url, "://") && !strchr(err->text, ';'))
+    if (strstr(url, "://") && strstr(err->text, "database") &&
+        (strstr(err->text, "does not exist") ||
+         strstr(err->text, "Unknown database")))
+        snprintf(err->text + len, sizeof(err->text) - len,
+                 "; create the database first, or correct its name in the "
+                 "store's URL");
+    else if (strstr(url, "://") && !strchr(err->text, ';'))
         snprintf(err->text + len, sizeof(err->text) - len,
                  "; is that server running, and are host, port, user and "
                  "password in the store's URL right?");
@@ -236,6 +242,8 @@ idem__store_init_as(const struct idem_store_type *type, const char *url,
     enum idem_status status =
         made ? type->init(made, url, err) : IDEM_ERR_MEMORY;
 
+    if (status == IDEM_ERR_UNAVAILABLE && err)
+        advise(url, err);
     idem__store_close(made);
     return status;
 }

@@ -361,9 +361,11 @@ read_option(const struct wire_row *row, const struct idem_bytes *args,
         return read_field(option, args + 1, command, err);
     }
     return idem__fail(err, IDEM_ERR_INVALID,
-                      "syntax error: %s has no option \"%.*s\"", row->name,
-                      (int)(args[0].len > 40 ? 40 : args[0].len),
-                      (const char *)args[0].data);
+                      "syntax error: %s has no option \"%.*s\": %s %s%s "
+                      "(docs/protocol.md)",
+                      row->name, (int)(args[0].len > 40 ? 40 : args[0].len),
+                      (const char *)args[0].data, row->name, row->words,
+                      row->options ? " [options]" : "");
 }
 
 enum idem_status

@@ -36,12 +36,14 @@ class Cli:
 @pytest.fixture(params=["journal", "sqlite"])
 def idem(request):
     with folder() as where:
+        os.mkdir(where + "/j")
         yield Cli({"journal": "journal:" + where + "/j", "sqlite": "sqlite:" + where + "/db"}[request.param], where)
 
 
 @pytest.fixture
 def bare():
     with folder() as where:
+        os.mkdir(where + "/j")
         yield Cli("journal:" + where + "/j", where)
 
 
@@ -109,6 +111,17 @@ def test_an_empty_list_names_what_was_asked(idem):
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "idem: no doubts at unix:%s\n" % server.socket)
         done = subprocess.run([IDEM, "doubts", "--store", "idem+unix:" + server.socket], capture_output=True, text=True, timeout=60)
         assert done.stderr == "idem: no doubts at unix:%s\n" % server.socket
+
+
+def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
+    """A mistyped name would look like a journal without records and without doubts."""
+    wrong = bare.where + "/mistyped"
+    for args in (("doubts",), ("scan",), ("find", "i"), ("get", "s", "i"), ("forget", "s", "i"), ("settle", "--all", "--as", "failed", "--yes")):
+        for options in ("", "?clock=trust"):
+            code, out = bare(*args, "--store", "journal:" + wrong + options)
+            assert code == 2 and out == "" and "there is no folder %s: correct the name" % wrong in bare.said, (args, bare.said)
+    assert not os.path.exists(wrong)
+    assert bare("begin", "s", "i", "--store", "journal:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "journal:" + wrong)[0] == 0
 
 
 def test_a_record_in_progress_or_in_doubt_does_not_expire(idem):
@@ -270,6 +283,7 @@ BAD = [
     (("finish", "s", "i", "1", "done"), "not an outcome"),
     (("finish", "s", "i", "1", "failed", "r", "--kind", "xml"), "not a kind"),
     (("settle", "s", "i", "--result", "r"), "needs --as"),
+    (("settle", "i"), "idem find i searches this id in all scopes"),
     (("get", "s", "i", "--type", "thing"), "not a type"),
     (("finish", "s", "i", "1", "failed", "--type", "lock"), "does not work on"),
     (("begn", "s", "i"), 'did you mean "begin"'),
@@ -313,7 +327,7 @@ def test_a_terminal_is_told_what_to_do_next(bare):
 def test_settling_what_is_decided_says_that_nothing_changes(bare):
     bare("settle", "s", "i", "--as", "failed")
     code, out = bare("settle", "s", "i", "--as", "succeeded")
-    assert code == 10 and "state: failed" in out and "s i was failed before; nothing was changed" in bare.said
+    assert code == 10 and "state: failed" in out and "s i already has the outcome failed; nothing was changed" in bare.said
 
 
 def test_a_result_over_the_limit_is_refused(bare):

@@ -43,7 +43,8 @@ ELSEWHERE = {
         "load_module": "test_docs.py::test_the_configuration_for_ones_own_nginx_is_one",
     },
     "docs/install.md": {
-        "make deb": "make package-check", "sudo idem begin": "make package-check",
+        "make deb": "make package-check", "sudo idem begin": "make package-check", "sudo apt install ./build/deb/libnginx": "make package-check",
+        "sudo idem backup": "make package-check", "sudo systemctl stop idem": "make package-check",
         "# systemctl edit idem": "test_systemd.py::test_a_credential_of_systemd_stands_for_a_variable",
     },
     "docs/messages.md": {"$ idem consume": "test_consume.py::test_every_message_is_handled_once_although_published_twice"},
@@ -423,9 +424,41 @@ def test_locks(page=runs("docs/locks.md")):
         assert row == "0\n", "the late holder changes nothing"
 
 
+CONSUMER = """
+import idem
+class Message:
+    def __init__(self, id, body):
+        self.id, self.body = id, body
+    def acknowledge(self):
+        print(self.id, self.body, "acknowledged")
+    def put_back(self):
+        print(self.id, self.body, "put back")
+    def move_to(self, queue):
+        print(self.id, self.body, queue)
+shipped = []
+def ship(body):
+    if body == "broken":
+        raise ValueError(body)
+    shipped.append(body)
+    if body == "again":
+        on_message(Message("3", body))
+CODE
+for id, body in (("1", "book"), ("1", "book"), ("1", "pen"), ("2", "broken"), ("2", "broken"), ("3", "again"), ("4", "ink")):
+    on_message(Message(id, body))
+print("shipped", *shipped)
+"""
+
+
 def test_messages(page=runs("docs/messages.md")):
     with Page(page) as p, folder() as here:
         assert len(sh(p.take("id=$(idem id uuid7)") + "; echo $id", here)) == 37
+        with Server(here, "--listen", "127.0.0.1:%d" % (port := free_port())):
+            code = replace(p.take("client = idem.Client"), ("6390", str(port)))
+            sh("idem begin orders/shop 4 --lease 1ms", here, IDEM_SERVER="127.0.0.1:%d" % port)
+            script(here, "consumer.py", CONSUMER.replace("CODE", code))
+            assert sh("sleep 0.1; /usr/bin/python3 consumer.py", here, PYTHONPATH=os.path.join(ROOT, "clients/python")).split("\n") == [
+                "1 book acknowledged", "1 book acknowledged", "1 pen orders.dead", "2 broken orders.dead", "2 broken orders.dead",
+                "3 again put back", "3 again acknowledged", "4 ink orders.doubt", "shipped book again", ""]
 
 
 def test_metrics(page=runs("docs/metrics.md")):

@@ -258,6 +258,17 @@ def test_who_asks_for_tokens_too_fast_is_told_so_as_a_problem():
         assert refused.headers["content-type"] == "application/problem+json"
 
 
+def test_a_path_without_a_route_is_not_found_and_the_start_says_so():
+    with folder() as where, Ledger(where) as ledger:
+        conf, port = os.path.join(where, "gateway.conf"), free_port()
+        for routes, status in (("[route /pay]\n", 404), ("[route /pay]\n[route /]\n", 201)):
+            with open(conf, "w") as f:
+                f.write("listen = 127.0.0.1:%d\nstore = journal:%s/journal\nupstream = http://127.0.0.1:%d\n%s" % (port, where, ledger.port, routes))
+            with Process([IDEM, "gateway", "--config", conf], ready=port) as g:
+                assert ask(port, "k", path="/pay").status == 201 and ask(port, "o", path="/orders").status == status
+                assert ("there is no route /: a path that no route names gets 404" in g.output()) == (status == 404), g.output()
+
+
 def test_a_file_with_routes_and_a_reload():
     with folder() as where, Ledger(where) as ledger:
         conf = os.path.join(where, "gateway.conf")

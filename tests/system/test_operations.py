@@ -109,7 +109,7 @@ def test_the_default_socket_is_free_again(home):
         assert not os.path.lexists(where + "/idem.sock")
         os.symlink(where + "/gone", where + "/idem.sock")
         with other.start(other.port, home.ledger.port, "--store", "journal:%s/journal" % where) as again:
-            assert "which is their default" in eventually(lambda: again.output() if "reach it" in again.output() else None)
+            assert "the default of this user" in eventually(lambda: again.output() if "reach it" in again.output() else None)
             assert other.shell("idem scan")[0] == 0
         os.symlink(where + "/gone", where + "/idem.sock")
         with Process([*other.as_user, IDEM, "serve"], ready=where + "/idem.sock", env=other.env):

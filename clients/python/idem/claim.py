@@ -167,7 +167,9 @@ def ask(args, deadline, wait=0.0):
         if time.monotonic() + delay > end:
             if sent:
                 raise OutcomeUnknown("no answer in time, and it may have been stored: %s" % cause) from cause
-            raise Unavailable("the server cannot be reached: %s" % cause) from cause
+            if isinstance(cause, Refused):
+                raise Unavailable("the server refused it until the deadline: %s" % cause) from cause
+            raise Unavailable("the server cannot be reached: %s; is idem serve running at this address?" % cause) from cause
         yield None, delay
         pause = min(pause * 2, 1.0)
 

@@ -210,9 +210,10 @@ announce(const struct launch *self)
     if (config->engine)
         announce_engine(config->engine);
     else if (self->address[0] && !config->socket)
-        tell("idem doubts, idem settle and the others reach it "
-             "at %s, which is their default",
-             self->address);
+        tell("idem doubts, idem settle and the others reach it at %s, the "
+             "default of this user; as another user: "
+             "export IDEM_SERVER=unix:%s",
+             self->address, self->address);
     else
         tell("for idem doubts, idem settle and the others: "
              "export IDEM_SERVER=unix:%s",

@@ -253,7 +253,7 @@ say_cut_name(const struct gateway_route *route, const char *option,
 void
 launch_say_sharing(const struct gateway_config *config)
 {
-    bool said_shared = false, said_passes = false;
+    bool said_shared = false, said_passes = false, all_paths = false;
 
     for (size_t i = 0; i < config->route_count; i++) {
         const struct gateway_route *route = &config->routes[i];
@@ -263,6 +263,7 @@ launch_say_sharing(const struct gateway_config *config)
         bool passes = scope && !anonymous &&
                       !is_set(gateway_value(config, route, "required"), "on");
 
+        all_paths = all_paths || strcmp(route->path, "/") == 0;
         say_cut_name(route, "key", gateway_value(config, route, "key"));
         say_cut_name(route, "scope", scope);
         if (is_set(gateway_value(config, route, "gated"), "off") ||
@@ -281,4 +282,7 @@ launch_say_sharing(const struct gateway_config *config)
         said_shared = said_shared || shared;
         said_passes = said_passes || passes;
     }
+    if (!all_paths)
+        launch_say("there is no route /: a path that no route names gets 404; "
+                   "add a section [route /] to pass such paths to the service");
 }

@@ -164,8 +164,8 @@ idem__redis_facts_judge(const struct redis_settings *settings,
     if (facts->replicas < settings->replicas)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "redis: %d replica(s) connected, %d must have every "
-                          "write; connect more replicas, or lower replicas= in "
-                          "the URL",
+                          "write; connect the missing ones, or set replicas= "
+                          "to the number of replicas that can take over",
                           facts->replicas, settings->replicas);
     return IDEM_OK;
 }

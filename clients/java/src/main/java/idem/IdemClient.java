@@ -368,7 +368,10 @@ public final class IdemClient implements AutoCloseable {
                 if (System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(delay) - end > 0) {
                     if (sent)
                         throw new IdemException.OutcomeUnknown("no answer in time, and it may have been stored: " + cause.getMessage(), cause);
-                    throw new IdemException.Unavailable("the server cannot be reached: " + cause.getMessage(), cause);
+                    if (cause instanceof IdemException.Refused)
+                        throw new IdemException.Unavailable("the server refused it until the deadline: " + cause.getMessage(), cause);
+                    throw new IdemException.Unavailable(
+                        "the server cannot be reached: " + cause.getMessage() + "; is idem serve running at this address?", cause);
                 }
                 try {
                     Thread.sleep(delay);
