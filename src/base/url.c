@@ -3,6 +3,7 @@
  */
 #include "url.h"
 
+#include "address.h"
 #include "guess.h"
 #include "hex.h"
 
@@ -46,38 +47,18 @@ cut(char *text, char separator)
 }
 
 static const char *
-parse_port(const char *text, int *port)
-{
-    char *end;
-    long value;
-
-    errno = 0;
-    value = strtol(text, &end, 10);
-    if (errno != 0 || end == text || *end != 0 || value < 1 || value > 65535)
-        return "a port is a number from 1 to 65535";
-    *port = (int)value;
-    return NULL;
-}
-
-static const char *
 parse_host(char *text, int default_port, struct idem__host *host)
 {
-    char *port;
+    struct idem__address address;
+    const char *flaw = idem__address_read(text, strlen(text), &address);
 
-    host->port = default_port;
-    if (*text == '[') {
-        host->name = text + 1;
-        text = cut(text, ']');
-        if (!text || (*text != 0 && *text != ':'))
-            return "an IPv6 address ends with \"]\"";
-        port = *text == ':' ? text + 1 : NULL;
-    } else {
-        host->name = text;
-        port = cut(text, ':');
-    }
-    if (*host->name == 0)
-        return "a host name is missing";
-    return port ? parse_port(port, &host->port) : NULL;
+    if (flaw || address.host.len == 0)
+        return flaw ? flaw : "a host name is missing";
+    text += (const char *)address.host.data - text;
+    text[address.host.len] = 0;
+    host->name = text;
+    host->port = address.port ? address.port : default_port;
+    return NULL;
 }
 
 static const char *

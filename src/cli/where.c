@@ -4,6 +4,7 @@
  */
 #include "where.h"
 
+#include "../base/address.h"
 #include "../base/peer.h"
 #include "../remote/remote.h"
 #include "../serve/core/server.h"
@@ -44,12 +45,11 @@ add_file(char *url, size_t url_len, const char *file)
 static bool
 has_port(const char *address)
 {
-    const char *colon = strrchr(address, ':');
-    char *end = NULL;
-    long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    const char *at = strrchr(address, '@'), *host = at ? at + 1 : address;
+    struct idem__address read;
 
-    return colon && end > colon + 1 && *end == 0 && port >= 1 &&
-           port <= 65535 && !strstr(address, "://");
+    return !strstr(address, "://") &&
+           !idem__address_read(host, strlen(host), &read) && read.port > 0;
 }
 
 enum idem_status

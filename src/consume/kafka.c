@@ -10,6 +10,8 @@
  */
 #include "consume.h"
 
+#include "../base/address.h"
+
 #include <librdkafka/rdkafka.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +38,7 @@ struct partition {
 
 struct kafka_source {
     struct source base;
-    char servers[512];
+    char servers[IDEM__ADDRESS_LEN];
     char session_ms[16], heartbeat_ms[24]; /* "": librdkafka's default */
     rd_kafka_t *consumer, *producer;
     struct partition *partitions;
@@ -605,17 +607,13 @@ static void
 keep_numbers(struct kafka_source *self, const struct idem__url *url,
              int64_t session_ms)
 {
-    const struct idem__host *host = &url->hosts[0];
-    bool six = strchr(host->name, ':');
-
     if (session_ms) {
         snprintf(self->session_ms, sizeof(self->session_ms), "%lld",
                  (long long)session_ms);
         snprintf(self->heartbeat_ms, sizeof(self->heartbeat_ms), "%lld",
                  (long long)(session_ms + 2) / 3);
     }
-    snprintf(self->servers, sizeof(self->servers), "%s%.200s%s:%d",
-             six ? "[" : "", host->name, six ? "]" : "", host->port);
+    idem__address_write(url->hosts[0].name, url->hosts[0].port, self->servers);
 }
 
 static enum idem_status

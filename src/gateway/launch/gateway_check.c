@@ -4,6 +4,7 @@
  */
 #include "gateway.h"
 
+#include "../../base/address.h"
 #include "../../serve/http/problem_page.h"
 #include "../module/times.h"
 #include "nginx_conf.h"
@@ -19,20 +20,12 @@
 static bool
 is_address(const char *text, size_t len)
 {
-    const char *port = memrchr(text, ':', len);
-    char digits[8];
-    long number;
+    struct idem__address address;
 
     if (len > 5 && strncmp(text, "unix:", 5) == 0)
         return true;
-    port = port ? port + 1 : text;
-    len -= (size_t)(port - text);
-    if (len == 0 || len > 5 || strspn(port, "0123456789") < len)
-        return false;
-    memcpy(digits, port, len);
-    digits[len] = '\0';
-    number = strtol(digits, NULL, 10);
-    return number > 0 && number < 65536;
+    return idem__port_read(text, len) > 0 ||
+           (!idem__address_read(text, len, &address) && address.port > 0);
 }
 
 /* Is the address, which is `len` bytes long, in the list before it? */

@@ -5,6 +5,7 @@
  */
 #include "launch.h"
 
+#include "../../base/address.h"
 #include "nginx_conf.h"
 
 #include <ctype.h>
@@ -20,23 +21,19 @@
 #define BIND_TRIES 6
 #define BIND_PAUSE_MS 500
 
-/* Split HOST:PORT, [HOST]:PORT or PORT in place. */
-static void
-split(char *text, char **host, char **port)
+/* The host of HOST:PORT; of a PORT alone "*". Returns the port. */
+static int
+split(const char *text, char host[GATEWAY_HOST_MAX])
 {
-    char *colon = strrchr(text, ':');
-    size_t len;
+    struct idem__address address;
+    int port = idem__port_read(text, strlen(text));
 
-    *host = colon ? text : "*";
-    *port = colon ? colon + 1 : text;
-    if (!colon)
-        return;
-    *colon = '\0';
-    len = strlen(text);
-    if (len > 1 && text[0] == '[' && text[len - 1] == ']') {
-        text[len - 1] = '\0';
-        (*host)++;
-    }
+    (void)idem__address_read(text, strlen(text), &address);
+    if (port)
+        address.host = idem_text("*");
+    snprintf(host, GATEWAY_HOST_MAX, "%.*s", (int)address.host.len,
+             (const char *)address.host.data);
+    return port ? port : address.port;
 }
 
 static bool
@@ -64,13 +61,12 @@ check_listen(const char *address, bool *taken, struct idem_error *err)
                              .ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_PASSIVE};
     struct addrinfo *found;
-    char text[300], *host, *port;
+    char host[GATEWAY_HOST_MAX], port[8];
     int code;
 
-    snprintf(text, sizeof(text), "%s", address);
-    split(text, &host, &port);
+    snprintf(port, sizeof(port), "%d", split(address, host));
     if (strcmp(host, "*") == 0)
-        host = "0.0.0.0";
+        snprintf(host, sizeof(host), "0.0.0.0");
     code = getaddrinfo(host, port, &hints, &found);
     if (code != 0)
         return idem__fail(err, IDEM_ERR_INVALID,
@@ -148,13 +144,13 @@ check_host(const char *option, const char *url, struct idem_error *err)
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM};
     struct addrinfo *found;
-    char text[GATEWAY_HOST_MAX], *host, *port;
+    char text[GATEWAY_HOST_MAX], host[GATEWAY_HOST_MAX];
     enum idem_status status = gateway_upstream_host(url, text, err);
     int code;
 
     if (status != IDEM_OK || strncmp(text, "unix:", 5) == 0)
         return status;
-    split(text, &host, &port);
+    (void)split(text, host);
     code = getaddrinfo(host, NULL, &hints, &found);
     if (code != 0)
         return idem__fail(err, IDEM_ERR_INVALID,
