@@ -19,19 +19,11 @@
 static bool
 decode(char *text)
 {
-    char *to = text;
+    ptrdiff_t len = idem__percent_read(text, strlen(text), false, text);
 
-    for (; *text; text++) {
-        int byte = *text == '%' ? idem__hex_byte(text + 1) : *text;
-
-        if (*text == '%') {
-            if (byte <= 0)
-                return false;
-            text += 2;
-        }
-        *to++ = (char)byte;
-    }
-    *to = 0;
+    if (len < 0 || memchr(text, 0, (size_t)len))
+        return false;
+    text[len] = 0;
     return true;
 }
 

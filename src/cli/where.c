@@ -5,6 +5,7 @@
 #include "where.h"
 
 #include "../base/address.h"
+#include "../base/hex.h"
 #include "../base/peer.h"
 #include "../remote/remote.h"
 #include "../serve/core/server.h"
@@ -35,11 +36,13 @@ add_file(char *url, size_t url_len, const char *file)
 
     len += (size_t)snprintf(url + len, url_len - len,
                             "%cauth-file=", strchr(url, '?') ? '&' : '?');
-    for (; *file && len + 4 < url_len; file++)
-        len += (size_t)(isalnum((unsigned char)*file) || strchr("/._-", *file)
-                            ? snprintf(url + len, url_len - len, "%c", *file)
-                            : snprintf(url + len, url_len - len, "%%%02x",
-                                       (unsigned char)*file));
+    for (; *file && len + 4 < url_len; file++) {
+        if (isalnum((unsigned char)*file) || strchr("/._-", *file))
+            url[len++] = *file;
+        else
+            len = (size_t)(idem__percent_write(*file, url + len) - url);
+        url[len] = 0;
+    }
 }
 
 static bool
