@@ -387,8 +387,9 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
 
 static enum idem_status
 write_letter(struct kafka_source *self, const struct delivery *d,
-             const char *topic, struct idem_error *err)
+             struct idem_error *err)
 {
+    const char *topic = idem__delivery_place(d, &self->base);
     struct idem_bytes key = {NULL, 0};
     rd_kafka_headers_t *headers;
     rd_kafka_resp_err_t code;
@@ -501,10 +502,8 @@ conclude_one(struct kafka_source *self, const struct delivery *d,
     enum idem_status status = IDEM_OK;
     size_t at = 0;
 
-    if (d->fate == FATE_DEAD_LETTER)
-        status = write_letter(self, d, self->base.dead_letter, err);
-    else if (d->fate == FATE_DOUBT)
-        status = write_letter(self, d, self->base.doubt, err);
+    if (idem__delivery_is_letter(d))
+        status = write_letter(self, d, err);
     if (status != IDEM_OK || !p)
         return status;
     while (at < p->count && p->out[at].offset != (int64_t)d->tag)

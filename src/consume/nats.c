@@ -548,8 +548,7 @@ static enum idem_status
 write_letter(struct nats_source *self, const struct delivery *d,
              struct idem_error *err)
 {
-    const char *subject =
-        d->fate == FATE_DOUBT ? self->base.doubt : self->base.dead_letter;
+    const char *subject = idem__delivery_place(d, &self->base);
     natsMsg *letter = NULL;
     natsStatus s =
         natsMsg_Create(&letter, subject, NULL, d->body.data, (int)d->body.len);
