@@ -231,6 +231,8 @@ void idem__sql_split(const char *table, struct idem_sql_value names[2]);
  * rows. */
 const char *idem__sql_if_free(const struct idem_sql *db);
 const char *idem__sql_latest(const struct idem_sql *db);
+/* The first row of db->rows, which has one. */
+void idem__sql_first_row(const struct idem_sql *db, struct idem_sql_row *row);
 
 /* ---- records (record.c) ----------------------------------------------- */
 

@@ -530,6 +530,14 @@ idem__sql_latest(const struct idem_sql *db)
     return db->driver->keeps_lock ? " lock in share mode" : "";
 }
 
+void
+idem__sql_first_row(const struct idem_sql *db, struct idem_sql_row *row)
+{
+    row->count = db->rows.columns;
+    row->columns = db->rows.names;
+    row->values = db->rows.values;
+}
+
 static enum idem_status
 not_unique(struct idem_sql *db, const struct idem_sql_place *place,
            struct idem_error *err)
