@@ -1,40 +1,12 @@
 /*
- * http_answer.c - write verdicts and records as JSON.
- *
- * Bytes have two forms: "name_base64", which is always present, and "name", the
- * same bytes as text, if they are valid UTF-8.
+ * http_answer.c - write verdicts as JSON.
  */
+#include "../core/json_record.h"
 #include "../core/server.h"
 #include "http.h"
 
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-
-static json_t *
-base64(struct idem_bytes bytes)
-{
-    size_t room =
-        sodium_base64_encoded_len(bytes.len, sodium_base64_VARIANT_ORIGINAL);
-    char *text = malloc(room);
-    json_t *json = NULL;
-
-    if (!text)
-        return NULL;
-    sodium_bin2base64(text, room, bytes.data, bytes.len,
-                      sodium_base64_VARIANT_ORIGINAL);
-    json = json_stringn_nocheck(text, room - 1);
-    free(text);
-    return json;
-}
-
-static json_t *
-hex(const uint8_t *bytes, size_t len)
-{
-    char text[2 * IDEM_FINGERPRINT_LEN + 1];
-
-    return json_string(sodium_bin2hex(text, sizeof(text), bytes, len));
-}
 
 json_t *
 http_text(struct idem_bytes text)
@@ -53,22 +25,6 @@ http_text(struct idem_bytes text)
     json = json_stringn(copy, text.len);
     free(copy);
     return json;
-}
-
-bool
-http_put_bytes(json_t *object, const char *name, struct idem_bytes bytes,
-               bool always_base64)
-{
-    json_t *text =
-        json_stringn(bytes.len > 0 ? (const char *)bytes.data : "", bytes.len);
-    char coded[64];
-
-    if (text && json_object_set_new(object, name, text) != 0)
-        return false;
-    if (text && !always_base64)
-        return true;
-    snprintf(coded, sizeof(coded), "%s_base64", name);
-    return json_object_set_new(object, coded, base64(bytes)) == 0;
 }
 
 static bool
@@ -93,7 +49,7 @@ put_result(json_t *object, const struct idem_record *record)
         return false;
     if (!kept)
         return put(object, "result", json_null());
-    return http_put_bytes(object, "result", record->result, true);
+    return server_json_put_bytes(object, "result", record->result, true);
 }
 
 static bool
@@ -102,42 +58,6 @@ put_outcome(json_t *object, const struct idem_record *record)
     return put(object, "state", json_string(idem_state_name(record->state))) &&
            put_number(object, "expires", record->expires) &&
            put_result(object, record);
-}
-
-static bool
-put_record(json_t *object, const struct idem_record *r)
-{
-    bool ok =
-        put(object, "type", json_string(idem_type_name(r->type))) &&
-        http_put_bytes(object, "scope", r->scope, false) &&
-        http_put_bytes(object, "id", r->id, false) &&
-        put(object, "state", json_string(idem_state_name(r->state))) &&
-        put(object, "mode", json_string(idem_mode_name(r->mode))) &&
-        put_number(object, "fence", (int64_t)r->fence) &&
-        put_number(object, "attempt", r->attempt) &&
-        put_number(object, "created", r->created) &&
-        put_number(object, "updated", r->updated) &&
-        put_number(object, "lease_until", r->lease_until) &&
-        put_number(object, "expires", r->expires) &&
-        put(object, "settled", json_boolean(r->flags & IDEM_FLAG_SETTLED)) &&
-        put(object, "redeemed", json_boolean(r->flags & IDEM_FLAG_REDEEMED)) &&
-        http_put_bytes(object, "subject", r->subject, false);
-
-    if (ok && (r->flags & IDEM_FLAG_FINGERPRINT))
-        ok = put(object, "fingerprint",
-                 hex(r->fingerprint, IDEM_FINGERPRINT_LEN));
-    return ok;
-}
-
-json_t *
-http_record(const struct idem_record *record)
-{
-    json_t *object = json_object();
-
-    if (object && put_record(object, record))
-        return object;
-    json_decref(object);
-    return NULL;
 }
 
 json_t *
@@ -165,7 +85,7 @@ http_explain(const struct server *server, struct idem_bytes kind,
 static bool
 put_whole_record(json_t *object, const struct idem_record *record)
 {
-    json_t *inner = http_record(record);
+    json_t *inner = server_json_record(record);
 
     return put(object, "record", inner) && put_result(inner, record);
 }
