@@ -282,6 +282,25 @@ none_is_off(char *value)
         memcpy(value, "off", sizeof("off"));
 }
 
+/* The paths that the gateway serves itself. */
+static enum idem_status
+check_own_paths(const struct gateway_config *config, struct idem_error *err)
+{
+    const char *const paths[][2] = {
+        {"token path", config->token_path},
+        {"status path", config->status_path},
+        {"path of the page script", config->page_script},
+        {"policy path", config->policy_path},
+    };
+
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        if (paths[i][1] && paths[i][1][0] != '/')
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the %s does not begin with a /", paths[i][0]);
+    }
+    return IDEM_OK;
+}
+
 enum idem_status
 gateway_config_check(struct gateway_config *config, struct idem_error *err)
 {
@@ -302,19 +321,9 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (!config->tls_cert != !config->tls_key)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "TLS needs both a certificate and its key");
-    if (config->token_path && config->token_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the token path does not begin with a /");
-    if (config->status_path && config->status_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the status path does not begin with a /");
-    if (config->page_script && config->page_script[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the path of the page script does not begin with a "
-                          "/");
-    if (config->policy_path && config->policy_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the policy path does not begin with a /");
+    status = check_own_paths(config, err);
+    if (status != IDEM_OK)
+        return status;
     if (config->problem_base &&
         !problem_base_ok(idem_text(config->problem_base)))
         return idem__fail(err, IDEM_ERR_INVALID,
