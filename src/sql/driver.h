@@ -181,8 +181,7 @@ const char *idem__sql_whole(struct idem_sql *db);
 
 /* Find or store a prepared statement. */
 struct sql_prepared *idem__sql_prepared(struct idem_sql *db, const char *sql);
-struct sql_prepared *idem__sql_remember(struct idem_sql *db, const char *sql,
-                                        void *handle);
+bool idem__sql_remember(struct idem_sql *db, const char *sql, void *handle);
 
 /* Fill in the fault; returns false, for `return idem__sql_fault(...)`. */
 bool idem__sql_fault(struct idem_sql *db, enum idem_sql_cause cause, int code,

@@ -273,14 +273,14 @@ idem__sql_prepared(struct idem_sql *db, const char *sql)
     return NULL;
 }
 
-struct sql_prepared *
+bool
 idem__sql_remember(struct idem_sql *db, const char *sql, void *handle)
 {
     struct sql_prepared *slot;
     char *copy = strdup(sql);
 
     if (!copy)
-        return NULL;
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
     if (db->prepared_count < SQL_PREPARED_MAX) {
         slot = &db->prepared[db->prepared_count++];
     } else {
@@ -291,7 +291,7 @@ idem__sql_remember(struct idem_sql *db, const char *sql, void *handle)
     }
     slot->sql = copy;
     slot->handle = handle;
-    return slot;
+    return true;
 }
 
 bool
