@@ -48,40 +48,43 @@ server_json_put_bytes(json_t *object, const char *name, struct idem_bytes bytes,
     return json_object_set_new(object, coded, base64(bytes)) == 0;
 }
 
-static bool
-put(json_t *object, const char *name, json_t *value)
+bool
+server_json_put(json_t *object, const char *name, json_t *value)
 {
     return json_object_set_new(object, name, value) == 0;
 }
 
-static bool
-put_number(json_t *object, const char *name, int64_t number)
+bool
+server_json_put_number(json_t *object, const char *name, int64_t number)
 {
-    return put(object, name, json_integer((json_int_t)number));
+    return server_json_put(object, name, json_integer((json_int_t)number));
 }
 
 static bool
 put_record(json_t *object, const struct idem_record *r)
 {
     bool ok =
-        put(object, "type", json_string(idem_type_name(r->type))) &&
+        server_json_put(object, "type", json_string(idem_type_name(r->type))) &&
         server_json_put_bytes(object, "scope", r->scope, false) &&
         server_json_put_bytes(object, "id", r->id, false) &&
-        put(object, "state", json_string(idem_state_name(r->state))) &&
-        put(object, "mode", json_string(idem_mode_name(r->mode))) &&
-        put_number(object, "fence", (int64_t)r->fence) &&
-        put_number(object, "attempt", r->attempt) &&
-        put_number(object, "created", r->created) &&
-        put_number(object, "updated", r->updated) &&
-        put_number(object, "lease_until", r->lease_until) &&
-        put_number(object, "expires", r->expires) &&
-        put(object, "settled", json_boolean(r->flags & IDEM_FLAG_SETTLED)) &&
-        put(object, "redeemed", json_boolean(r->flags & IDEM_FLAG_REDEEMED)) &&
+        server_json_put(object, "state",
+                        json_string(idem_state_name(r->state))) &&
+        server_json_put(object, "mode", json_string(idem_mode_name(r->mode))) &&
+        server_json_put_number(object, "fence", (int64_t)r->fence) &&
+        server_json_put_number(object, "attempt", r->attempt) &&
+        server_json_put_number(object, "created", r->created) &&
+        server_json_put_number(object, "updated", r->updated) &&
+        server_json_put_number(object, "lease_until", r->lease_until) &&
+        server_json_put_number(object, "expires", r->expires) &&
+        server_json_put(object, "settled",
+                        json_boolean(r->flags & IDEM_FLAG_SETTLED)) &&
+        server_json_put(object, "redeemed",
+                        json_boolean(r->flags & IDEM_FLAG_REDEEMED)) &&
         server_json_put_bytes(object, "subject", r->subject, false);
 
     if (ok && (r->flags & IDEM_FLAG_FINGERPRINT))
-        ok = put(object, "fingerprint",
-                 hex(r->fingerprint, IDEM_FINGERPRINT_LEN));
+        ok = server_json_put(object, "fingerprint",
+                             hex(r->fingerprint, IDEM_FINGERPRINT_LEN));
     return ok;
 }
 

@@ -9,6 +9,10 @@
 
 #include <jansson.h>
 
+/* Takes the value, which may be NULL. False: out of memory. */
+bool server_json_put(json_t *object, const char *name, json_t *value);
+bool server_json_put_number(json_t *object, const char *name, int64_t number);
+
 /* Sets "result_base64" and, if the bytes are text, "result"; likewise for other
  * names. Without always_base64, bytes that are text have the second form only.
  * False: out of memory. */

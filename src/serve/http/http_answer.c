@@ -28,35 +28,25 @@ http_text(struct idem_bytes text)
 }
 
 static bool
-put(json_t *object, const char *name, json_t *value)
-{
-    return json_object_set_new(object, name, value) == 0;
-}
-
-static bool
-put_number(json_t *object, const char *name, int64_t number)
-{
-    return put(object, name, json_integer((json_int_t)number));
-}
-
-static bool
 put_result(json_t *object, const struct idem_record *record)
 {
     bool kept = !(record->flags & IDEM_FLAG_NOT_REPLAYABLE);
 
-    if (!put(object, "kind", json_string(idem_kind_name(record->kind))) ||
-        !put(object, "replayable", json_boolean(kept)))
+    if (!server_json_put(object, "kind",
+                         json_string(idem_kind_name(record->kind))) ||
+        !server_json_put(object, "replayable", json_boolean(kept)))
         return false;
     if (!kept)
-        return put(object, "result", json_null());
+        return server_json_put(object, "result", json_null());
     return server_json_put_bytes(object, "result", record->result, true);
 }
 
 static bool
 put_outcome(json_t *object, const struct idem_record *record)
 {
-    return put(object, "state", json_string(idem_state_name(record->state))) &&
-           put_number(object, "expires", record->expires) &&
+    return server_json_put(object, "state",
+                           json_string(idem_state_name(record->state))) &&
+           server_json_put_number(object, "expires", record->expires) &&
            put_result(object, record);
 }
 
@@ -69,14 +59,15 @@ http_explain(const struct server *server, struct idem_bytes kind,
     json_t *json = json_object();
 
     if (server_id_explain(server, kind, id, &version, &parts, err) == IDEM_OK &&
-        put(json, "verdict", json_string("explained")) &&
-        put(json, "kind", http_text(kind)) &&
-        put_number(json, "time", parts.time_ms) &&
-        put_number(json, "worker", version < 0 ? (int64_t)parts.worker : -1) &&
-        put_number(json, "sequence",
-                   version < 0 ? (int64_t)parts.sequence : -1) &&
-        put_number(json, "ends", parts.ends_ms) &&
-        put_number(json, "version", version))
+        server_json_put(json, "verdict", json_string("explained")) &&
+        server_json_put(json, "kind", http_text(kind)) &&
+        server_json_put_number(json, "time", parts.time_ms) &&
+        server_json_put_number(json, "worker",
+                               version < 0 ? (int64_t)parts.worker : -1) &&
+        server_json_put_number(json, "sequence",
+                               version < 0 ? (int64_t)parts.sequence : -1) &&
+        server_json_put_number(json, "ends", parts.ends_ms) &&
+        server_json_put_number(json, "version", version))
         return json;
     json_decref(json);
     return NULL;
@@ -87,7 +78,8 @@ put_whole_record(json_t *object, const struct idem_record *record)
 {
     json_t *inner = server_json_record(record);
 
-    return put(object, "record", inner) && put_result(inner, record);
+    return server_json_put(object, "record", inner) &&
+           put_result(inner, record);
 }
 
 static bool
@@ -98,27 +90,31 @@ put_values(json_t *object, const struct idem_answer *answer,
 
     switch (answer->verdict) {
     case IDEM_V_STARTED:
-        return put_number(object, "fence", (int64_t)record->fence) &&
-               put_number(object, "lease_until", record->lease_until) &&
-               put_number(object, "expires", record->expires) &&
-               put_number(object, "attempt", record->attempt);
+        return server_json_put_number(object, "fence",
+                                      (int64_t)record->fence) &&
+               server_json_put_number(object, "lease_until",
+                                      record->lease_until) &&
+               server_json_put_number(object, "expires", record->expires) &&
+               server_json_put_number(object, "attempt", record->attempt);
     case IDEM_V_REPLAY:
     case IDEM_V_FINISHED:
         return put_outcome(object, record);
     case IDEM_V_BUSY:
-        return put_number(object, "retry_after_ms", answer->retry_after_ms);
+        return server_json_put_number(object, "retry_after_ms",
+                                      answer->retry_after_ms);
     case IDEM_V_DOUBT:
-        return put_number(object, "since", record->lease_until);
+        return server_json_put_number(object, "since", record->lease_until);
     case IDEM_V_OK:
         if (verb == IDEM_FINISH)
-            return put_number(object, "expires", record->expires);
+            return server_json_put_number(object, "expires", record->expires);
         if (verb == IDEM_RENEW)
-            return put_number(object, "lease_until", record->lease_until);
+            return server_json_put_number(object, "lease_until",
+                                          record->lease_until);
         return true;
     case IDEM_V_SETTLED:
-        return put(object, "state",
-                   json_string(idem_state_name(record->state))) &&
-               put_number(object, "expires", record->expires);
+        return server_json_put(object, "state",
+                               json_string(idem_state_name(record->state))) &&
+               server_json_put_number(object, "expires", record->expires);
     case IDEM_V_RECORD:
         return put_whole_record(object, record);
     default:
@@ -132,8 +128,8 @@ http_answer(const struct idem_answer *answer, enum idem_verb verb)
     json_t *object = json_object();
 
     if (object &&
-        put(object, "verdict",
-            json_string(idem_verdict_name(answer->verdict))) &&
+        server_json_put(object, "verdict",
+                        json_string(idem_verdict_name(answer->verdict))) &&
         put_values(object, answer, verb))
         return object;
     json_decref(object);
