@@ -73,14 +73,3 @@ idem_arena_clear(struct idem_arena *arena)
     drop(arena->blocks);
     *arena = (struct idem_arena){NULL, 0};
 }
-
-bool
-idem_arena_record(struct idem_arena *arena, const struct idem_record *from,
-                  struct idem_record *to)
-{
-    void *room = idem_arena_take(arena, idem__record_bytes(from));
-
-    if (room)
-        idem__record_copy(to, from, room);
-    return room != NULL;
-}

@@ -5,7 +5,8 @@
 #ifndef IDEM__BUF_H
 #define IDEM__BUF_H
 
-#include "../record/record.h"
+#include "bytes.h"
+#include "error.h"
 
 /* Owned bytes. Growing past the cap, or out of memory, is an error that leaves
  * the content unchanged. `_init` sets a cap, `_reset` empties the buffer and
@@ -47,9 +48,5 @@ void *idem_arena_take(struct idem_arena *arena,
                       size_t len);               /* NULL: out of memory */
 void idem_arena_reset(struct idem_arena *arena); /* keeps one block */
 void idem_arena_clear(struct idem_arena *arena);
-
-/* Copy a record's bytes into the arena. False: out of memory. */
-bool idem_arena_record(struct idem_arena *arena, const struct idem_record *from,
-                       struct idem_record *to);
 
 #endif

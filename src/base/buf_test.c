@@ -4,6 +4,8 @@
  */
 #include "buf.h"
 
+#include "../record/record.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>

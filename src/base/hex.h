@@ -1,6 +1,6 @@
 /*
- * hex.h - converts bytes to hex digits and back. The functions are inline, so
- * that the nginx module can use them too.
+ * hex.h - converts bytes to hex digits and back, and %xx in URLs. The functions
+ * are inline, so that the nginx module can use them too.
  */
 #ifndef IDEM__HEX_H
 #define IDEM__HEX_H
@@ -58,6 +58,37 @@ idem__hex_write(const void *data, size_t len, void *out)
         *to++ = digits[in[i] >> 4];
         *to++ = digits[in[i] & 15];
     }
+}
+
+/* Replace each %xx by its byte; `out` may be `text`. plus: "+" is a space, as
+ * in a query. Returns the length, or -1: two hex digits do not follow a %. */
+static inline ptrdiff_t
+idem__percent_read(const void *text, size_t len, bool plus, void *out)
+{
+    const uint8_t *at = text, *end = at + len;
+    uint8_t *to = out;
+
+    for (; at < end; at++) {
+        int byte = *at == '+' && plus ? ' ' : *at;
+
+        if (byte == '%') {
+            byte = end - at > 2 ? idem__hex_byte(at + 1) : -1;
+            if (byte < 0)
+                return -1;
+            at += 2;
+        }
+        *to++ = (uint8_t)byte;
+    }
+    return to - (uint8_t *)out;
+}
+
+/* Write a byte as %xx, without a NUL. */
+static inline char *
+idem__percent_write(char byte, char *out)
+{
+    *out = '%';
+    idem__hex_write(&byte, 1, out + 1);
+    return out + 3;
 }
 
 #endif

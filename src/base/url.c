@@ -3,6 +3,7 @@
  */
 #include "url.h"
 
+#include "address.h"
 #include "guess.h"
 #include "hex.h"
 
@@ -18,19 +19,11 @@
 static bool
 decode(char *text)
 {
-    char *to = text;
+    ptrdiff_t len = idem__percent_read(text, strlen(text), false, text);
 
-    for (; *text; text++) {
-        int byte = *text == '%' ? idem__hex_byte(text + 1) : *text;
-
-        if (*text == '%') {
-            if (byte <= 0)
-                return false;
-            text += 2;
-        }
-        *to++ = (char)byte;
-    }
-    *to = 0;
+    if (len < 0 || memchr(text, 0, (size_t)len))
+        return false;
+    text[len] = 0;
     return true;
 }
 
@@ -46,38 +39,18 @@ cut(char *text, char separator)
 }
 
 static const char *
-parse_port(const char *text, int *port)
-{
-    char *end;
-    long value;
-
-    errno = 0;
-    value = strtol(text, &end, 10);
-    if (errno != 0 || end == text || *end != 0 || value < 1 || value > 65535)
-        return "a port is a number from 1 to 65535";
-    *port = (int)value;
-    return NULL;
-}
-
-static const char *
 parse_host(char *text, int default_port, struct idem__host *host)
 {
-    char *port;
+    struct idem__address address;
+    const char *flaw = idem__address_read(text, strlen(text), &address);
 
-    host->port = default_port;
-    if (*text == '[') {
-        host->name = text + 1;
-        text = cut(text, ']');
-        if (!text || (*text != 0 && *text != ':'))
-            return "an IPv6 address ends with \"]\"";
-        port = *text == ':' ? text + 1 : NULL;
-    } else {
-        host->name = text;
-        port = cut(text, ':');
-    }
-    if (*host->name == 0)
-        return "a host name is missing";
-    return port ? parse_port(port, &host->port) : NULL;
+    if (flaw || address.host.len == 0)
+        return flaw ? flaw : "a host name is missing";
+    text += (const char *)address.host.data - text;
+    text[address.host.len] = 0;
+    host->name = text;
+    host->port = address.port ? address.port : default_port;
+    return NULL;
 }
 
 static const char *
@@ -222,26 +195,32 @@ idem__url_option(const struct idem__url *url, const char *name)
     return NULL;
 }
 
+static bool
+read_number(const char *text, int64_t min, int64_t max, int64_t *out)
+{
+    char *end;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != 0 || value < min || value > max)
+        return false;
+    *out = value;
+    return true;
+}
+
 enum idem_status
 idem__url_number(const struct idem__url *url, const char *name, int64_t min,
                  int64_t max, int64_t otherwise, int64_t *out,
                  struct idem_error *err)
 {
     const char *text = idem__url_option(url, name);
-    char *end;
-    long long value;
 
-    if (!text) {
-        *out = otherwise;
-        return IDEM_OK;
-    }
-    errno = 0;
-    value = strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != 0 || value < min || value > max)
+    *out = otherwise;
+    if (text && !read_number(text, min, max, out))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "option %s=%.40s: give a number from %lld to %lld",
                           name, text, (long long)min, (long long)max);
-    *out = value;
     return IDEM_OK;
 }
 
@@ -255,6 +234,57 @@ idem__url_numbers(const struct idem__url *url,
         status = idem__url_number(url, ranges->name, ranges->min, ranges->max,
                                   ranges->otherwise, ranges->out, err);
     return status;
+}
+
+bool
+idem__url_take(char *url, const char *name, char *value, size_t value_len)
+{
+    char *query = strchr(url, '?');
+    size_t name_len = strlen(name);
+
+    for (char *at = query; at; at = strchr(at + 1, '&')) {
+        char *end = at + 1 + strcspn(at + 1, "&");
+
+        if (strncmp(at + 1, name, name_len) != 0 || at[1 + name_len] != '=')
+            continue;
+        snprintf(value, value_len, "%.*s", (int)(end - at - 2 - (int)name_len),
+                 at + 2 + name_len);
+        if (*at == '?' && *end == '&') /* the next becomes the first */
+            memmove(at + 1, end + 1, strlen(end + 1) + 1);
+        else
+            memmove(at, end, strlen(end) + 1);
+        return true;
+    }
+    return false;
+}
+
+bool
+idem__url_take_number(char *url, const char *name, int64_t min, int64_t max,
+                      int64_t *number)
+{
+    char text[24];
+
+    return !idem__url_take(url, name, text, sizeof(text)) ||
+           read_number(text, min, max, number);
+}
+
+char *
+idem__url_escape(const char *url)
+{
+    const char *user = strstr(url, "://");
+    const char *at = user ? memrchr(user, '@', strcspn(user, "?")) : NULL;
+    char *copy = malloc(3 * strlen(url) + 1), *to = copy;
+
+    if (!copy)
+        return NULL;
+    for (; *url; url++) {
+        if (at && url >= user + 3 && url < at && strchr("/@", *url))
+            to = idem__percent_write(*url, to);
+        else
+            *to++ = *url;
+    }
+    *to = 0;
+    return copy;
 }
 
 struct idem_bytes

@@ -55,6 +55,24 @@ enum idem_status idem__url_numbers(const struct idem__url *url,
                                    const struct idem__url_range *ranges,
                                    struct idem_error *err);
 
+/* For a library that parses the URL itself. */
+
+/*
+ * Remove "name=value" from a URL's query. Returns true if it was there, with
+ * the value as it is written in the URL. The rest is still a valid URL.
+ */
+bool idem__url_take(char *url, const char *name, char *value, size_t value_len);
+
+/* The same for a number, which is unchanged if the parameter is not there.
+ * False: the value is not a number from min to max. */
+bool idem__url_take_number(char *url, const char *name, int64_t min,
+                           int64_t max, int64_t *number);
+
+/* A copy in which "/" and "@" in the user and the password are escaped, so that
+ * every library finds the end of the password where idem__url_parse does. NULL:
+ * out of memory. */
+char *idem__url_escape(const char *url);
+
 /* The next secret in a URL at or after `from`: its password, or the value of a
  * password option. data is NULL if there is none. */
 struct idem_bytes idem__url_secret(const char *url, const char *from);

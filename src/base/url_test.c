@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -176,6 +177,34 @@ numbers_have_limits(void **state)
     }
 }
 
+static void
+a_password_may_have_a_slash_and_an_at_sign(void **state)
+{
+    static const char *const texts[][2] = {
+        {"postgres://me:a/b@c@host/db", "postgres://me:a%2fb%40c@host/db"},
+        {"postgres://host/db", "postgres://host/db"},
+        {"postgres://host/db?options=a@b", "postgres://host/db?options=a@b"},
+        {"postgres://me@host:1/db?x=/", "postgres://me@host:1/db?x=/"},
+    };
+    struct idem__url url;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        char *copy = idem__url_escape(texts[i][0]);
+
+        assert_string_equal(copy, texts[i][1]);
+        free(copy);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(idem__url_parse(texts[0][i], 1, known, &url, NULL),
+                         IDEM_OK);
+        assert_string_equal(url.password, "a/b@c");
+        assert_string_equal(url.hosts[0].name, "host");
+        assert_string_equal(url.path, "db");
+        idem__url_clear(&url);
+    }
+}
+
 int
 main(void)
 {
@@ -186,6 +215,7 @@ main(void)
         cmocka_unit_test(an_unknown_option_is_told_with_all_that_exist),
         cmocka_unit_test(too_many_hosts_or_options_are_an_error),
         cmocka_unit_test(numbers_have_limits),
+        cmocka_unit_test(a_password_may_have_a_slash_and_an_at_sign),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,7 +76,7 @@ struct check {
     struct cli_list headers;
     int64_t parallel;
     double one, other;   /* change by one request; by one with the other body */
-    int64_t settle_ms;   /* how long it takes until an effect is visible */
+    int64_t visible_ms;  /* how long it takes until an effect is visible */
     bool other_succeeds; /* with a key of its own */
     long other_status;
     struct check_round rounds[CHECK_ROUNDS];
@@ -94,8 +94,8 @@ bool check_same(double a, double b);
 /* The current value from --effect-url; 0 without one. */
 bool check_read_effect(struct check *check, double *value);
 /* The change in a round, after all of its effects have become visible. */
-bool check_read_settled(struct check *check, double before,
-                        struct check_round *round);
+bool check_read_change(struct check *check, double before,
+                       struct check_round *round);
 void check_pause_ms(int64_t ms);
 
 /* GET a body of at most 1 MiB. Any status but 2xx is an error. */

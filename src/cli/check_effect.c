@@ -94,19 +94,18 @@ check_same(double a, double b)
 
 /* The value after all effects of the round have become visible. */
 bool
-check_read_settled(struct check *check, double before,
-                   struct check_round *round)
+check_read_change(struct check *check, double before, struct check_round *round)
 {
     double now, last;
 
     if (!check->effect_url)
         return true;
-    check_pause_ms(check->settle_ms);
+    check_pause_ms(check->visible_ms);
     if (!check_read_effect(check, &now))
         return false;
     do {
         last = now;
-        check_pause_ms(20 + check->settle_ms);
+        check_pause_ms(20 + check->visible_ms);
         if (!check_read_effect(check, &now))
             return false;
     } while (!check_same(now, last));

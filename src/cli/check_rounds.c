@@ -216,7 +216,7 @@ first_request(struct check *check)
         if (!check_read_effect(check, &now))
             return false;
     }
-    check->settle_ms = waited > 50 ? 2 * waited : 0;
+    check->visible_ms = waited > 50 ? 2 * waited : 0;
     check->one = round->change = now - before;
     if (check->effect_url && check_same(now, before))
         judge(round, CHECK_OPEN,
@@ -236,7 +236,7 @@ one_key(struct check *check)
     if (!round || !check_read_effect(check, &before) ||
         !send_some(check, round, 0, parallel) ||
         !send_later(check, round, parallel) ||
-        !check_read_settled(check, before, round))
+        !check_read_change(check, before, round))
         return false;
     count_answers(round);
     judge_one_key(check, round);
@@ -254,7 +254,7 @@ different_keys(struct check *check)
 
     if (!round || !check_read_effect(check, &before) ||
         !send_some(check, round, 0, parallel) ||
-        !check_read_settled(check, before, round))
+        !check_read_change(check, before, round))
         return false;
     count_answers(round);
     least = fabs(check->one) * (double)t->succeeded;
@@ -290,7 +290,7 @@ try_other_body(struct check *check)
     if (!check_read_effect(check, &before) ||
         check_storm(&check->target, &ask, 1, NULL, NULL, &check->err) !=
             IDEM_OK ||
-        !check_read_settled(check, before, &scratch))
+        !check_read_change(check, before, &scratch))
         return false;
     check->other_succeeds = is_success(ask.status);
     check->other_status = ask.status;
@@ -318,7 +318,7 @@ another_body(struct check *check)
             (struct idem_bytes){check->other_body.data, check->other_body.len};
     if (!send_some(check, round, 0, count - 2) ||
         !send_later(check, round, count - 2) ||
-        !check_read_settled(check, before, round))
+        !check_read_change(check, before, round))
         return false;
     count_answers(round);
     judge_one_key(check, round);
@@ -353,7 +353,7 @@ cut_connections(struct check *check)
             return false;
     }
     if (!send_later(check, round, CUTS) ||
-        !check_read_settled(check, before, round))
+        !check_read_change(check, before, round))
         return false;
     count_answers(round);
     judge_one_key(check, round);

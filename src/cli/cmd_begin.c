@@ -76,15 +76,13 @@ cli_begin(int argc, char **argv)
          "how long the work may take until finish or renew; after that it is "
          "in "
          "doubt (strict) or may start again (loose); default 30s"},
-        {"ttl", 0, CLI_MS, &b.ttl, "TIME",
-         "how long the outcome is kept; default 24h"},
+        CLI_TTL_OPTION(&b.ttl),
         {"wait", 'w', CLI_MS, &b.wait, "TIME",
          "if another caller works on it, wait this long for "
          "the result; default: answer busy at once"},
         {"strict", 0, CLI_FLAG, &b.strict, NULL,
          "at most one execution, also if it fails; the default"},
-        {"loose", 0, CLI_FLAG, &b.loose, NULL,
-         "at most one success; a failure may be retried"},
+        CLI_LOOSE_OPTION(&b.loose),
         {"token", 0, CLI_FLAG, &b.token, NULL,
          "ID is a token that was issued to SCOPE"},
         {"fingerprint", 'f', CLI_TEXT, &b.fingerprint, "HEX",
@@ -96,7 +94,7 @@ cli_begin(int argc, char **argv)
         {"nonce", 'n', CLI_TEXT, &b.nonce, "HEX",
          "16 random hex digits; a begin that is sent again with "
          "the same nonce gets \"started\" again"},
-        {"subject", 0, CLI_TEXT, &b.subject, "TEXT", "a label for people"},
+        CLI_SUBJECT_OPTION(&b.subject),
         {0},
     };
     const struct cli_syntax syntax = {

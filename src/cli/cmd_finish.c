@@ -44,8 +44,7 @@ cli_finish(int argc, char **argv)
     const struct cli_option options[] = {
         CLI_VERB_OPTIONS(&f.verb),
         CLI_TYPE_OPTION(&f.verb),
-        {"kind", 'k', CLI_TEXT, &f.kind, "KIND",
-         "how to read the result: raw (default), http, exec"},
+        CLI_KIND_OPTION(&f.kind),
         {"ttl", 0, CLI_MS, &f.ttl, "TIME",
          "how long the outcome is kept; default: that of begin"},
         {"no-replay", 0, CLI_FLAG, &f.not_replayable, NULL,

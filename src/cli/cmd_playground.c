@@ -4,8 +4,10 @@
  */
 #include "cli.h"
 
+#include "../base/address.h"
 #include "../serve/core/server.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define DEFAULT_LISTEN "127.0.0.1:7398"
@@ -35,15 +37,14 @@ page_address(const char *listen, char *out, size_t room)
 {
     struct server_address address;
     struct idem_error err = {0};
-    bool v6;
+    char at[IDEM__ADDRESS_LEN];
 
     if (!server_address_next(&listen, &address, &err) || !address.loopback ||
         *listen)
         return false;
-    v6 = strchr(address.host, ':') != NULL;
-    snprintf(out, room, "%shttp://%s%s%s:%s/console#/play%s",
-             cli_json ? "{\"url\": \"" : "", v6 ? "[" : "", address.host,
-             v6 ? "]" : "", address.port, cli_json ? "\"}" : "");
+    idem__address_write(address.host, (int)strtol(address.port, NULL, 10), at);
+    snprintf(out, room, "%shttp://%s/console#/play%s",
+             cli_json ? "{\"url\": \"" : "", at, cli_json ? "\"}" : "");
     return true;
 }
 
@@ -66,7 +67,7 @@ cli_playground(int argc, char **argv)
     };
     struct server_config config;
     struct idem_error err = {0};
-    char page[320];
+    char page[IDEM__ADDRESS_LEN + 40];
     int code = cli_parse(&syntax, argc, argv, NULL, NULL);
 
     if (code >= 0)

@@ -266,18 +266,16 @@ cli_run(int argc, char **argv)
         {"lease", 'l', CLI_MS, &run.lease, "TIME",
          "how long the claim stays after this process died "
          "(30s); renewed every third of it"},
-        {"ttl", 0, CLI_MS, &run.ttl, "TIME",
-         "how long the outcome is kept; default 24h"},
+        CLI_TTL_OPTION(&run.ttl),
         {"wait", 'w', CLI_MS, &run.wait, "TIME",
          "if it is running elsewhere, wait this long for its "
          "output"},
-        {"loose", 0, CLI_FLAG, &run.loose, NULL,
-         "at most one success; a failure may be retried"},
+        CLI_LOOSE_OPTION(&run.loose),
         {"keep", 0, CLI_SIZE, &run.keep, "SIZE",
          "how much output is kept for duplicates; default 1m"},
         {"any-command", 0, CLI_FLAG, &run.any_command, NULL,
          "do not check that the command is the same"},
-        {"subject", 0, CLI_TEXT, &run.subject, "TEXT", "a label for people"},
+        CLI_SUBJECT_OPTION(&run.subject),
         {0},
     };
     const struct cli_syntax syntax = {

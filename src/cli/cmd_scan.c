@@ -4,6 +4,8 @@
  */
 #include "where.h"
 
+#include "../base/hex.h"
+
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,12 +48,11 @@ static bool
 has_digits(const struct scan_options *s, const struct idem_record *r)
 {
     uint8_t key[IDEM_KEY_LEN];
-    char digits[DIGITS + 1];
+    char digits[DIGITS];
 
     idem__key(IDEM_TYPE_REQUEST, r->scope, r->id, key);
-    for (size_t i = 0; i < DIGITS / 2; i++)
-        snprintf(digits + 2 * i, 3, "%02x", key[i]);
-    return strncmp(digits, s->digits, strlen(s->digits)) == 0;
+    idem__hex_write(key, DIGITS / 2, digits);
+    return memcmp(digits, s->digits, strlen(s->digits)) == 0;
 }
 
 static bool

@@ -181,8 +181,7 @@ cli_settle(int argc, char **argv)
         {"result", 'r', CLI_TEXT, &s.result, "VALUE",
          "with --as: the result for duplicates, @FILE, or - for "
          "standard input"},
-        {"kind", 'k', CLI_TEXT, &s.kind, "KIND",
-         "how to read the result: raw (default), http, exec"},
+        CLI_KIND_OPTION(&s.kind),
         {"http", 0, CLI_NUMBER, &s.http, "STATUS",
          "with --as: the result is an HTTP response with this "
          "status, for clients of a gateway"},
@@ -196,8 +195,7 @@ cli_settle(int argc, char **argv)
          "while it is busy, ask again for this long. Default "
          "with --store: if the clock says that the lease is "
          "over, wait as long as this lease was, up to a minute"},
-        {"ttl", 0, CLI_MS, &s.ttl, "TIME",
-         "how long the outcome is kept; default 24h"},
+        CLI_TTL_OPTION(&s.ttl),
         {"scope", 0, CLI_FILTER, &s.doubts.scope, "SCOPE",
          "without SCOPE ID: all doubts of this scope"},
         {"older", 0, CLI_MS, &s.doubts.older_ms, "TIME",

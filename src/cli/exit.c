@@ -6,6 +6,8 @@
  */
 #include "cli.h"
 
+#include "../record/record.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -6,6 +6,7 @@
 
 #include "../base/hex.h"
 #include "../base/units.h"
+#include "../record/record.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -11,6 +11,7 @@
  */
 #include "sink.h"
 
+#include "../base/hex.h"
 #include "../base/problem.h"
 #include "../engine/engine.h"
 
@@ -116,12 +117,14 @@ key_header(const struct idem_message *m, char *out, size_t out_len)
     for (size_t i = 0; i < m->id.len; i++)
         plain = plain && id[i] >= 0x20 && id[i] < 0x7f;
     for (size_t i = 0; i < m->id.len && len + 4 < out_len; i++) {
-        if (!plain)
-            len += (size_t)snprintf(out + len, out_len - len, "%02x", id[i]);
-        else if (id[i] == '"' || id[i] == '\\')
-            len += (size_t)snprintf(out + len, out_len - len, "\\%c", id[i]);
-        else
-            out[len++] = (char)id[i];
+        if (!plain) {
+            idem__hex_write(&id[i], 1, out + len);
+            len += 2;
+            continue;
+        }
+        if (id[i] == '"' || id[i] == '\\')
+            out[len++] = '\\';
+        out[len++] = (char)id[i];
     }
     snprintf(out + len, out_len - len, "\"");
 }

@@ -41,6 +41,26 @@ struct cli_verb {
             "why, for the record and the audit trail: ticket 7"                \
     }
 
+#define CLI_TTL_OPTION(ttl)                                                    \
+    {                                                                          \
+        "ttl", 0, CLI_MS, ttl, "TIME",                                         \
+            "how long the outcome is kept; default 24h"                        \
+    }
+#define CLI_LOOSE_OPTION(loose)                                                \
+    {                                                                          \
+        "loose", 0, CLI_FLAG, loose, NULL,                                     \
+            "at most one success; a failure may be retried"                    \
+    }
+#define CLI_KIND_OPTION(kind)                                                  \
+    {                                                                          \
+        "kind", 'k', CLI_TEXT, kind, "KIND",                                   \
+            "how to read the result: raw (default), http, exec"                \
+    }
+#define CLI_SUBJECT_OPTION(subject)                                            \
+    {                                                                          \
+        "subject", 0, CLI_TEXT, subject, "TEXT", "a label for people"          \
+    }
+
 /* Run the op on an open engine, with the verb's patience. An operator's action
  * on a journal is written to its audit trail. */
 enum idem_status cli_do_verb(const struct cli_verb *verb,

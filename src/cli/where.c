@@ -4,6 +4,8 @@
  */
 #include "where.h"
 
+#include "../base/address.h"
+#include "../base/hex.h"
 #include "../base/peer.h"
 #include "../remote/remote.h"
 #include "../serve/core/server.h"
@@ -36,22 +38,23 @@ add_file(char *url, size_t url_len, const char *file)
 
     len += (size_t)snprintf(url + len, url_len - len,
                             "%cauth-file=", strchr(url, '?') ? '&' : '?');
-    for (; *file && len + 4 < url_len; file++)
-        len += (size_t)(isalnum((unsigned char)*file) || strchr("/._-", *file)
-                            ? snprintf(url + len, url_len - len, "%c", *file)
-                            : snprintf(url + len, url_len - len, "%%%02x",
-                                       (unsigned char)*file));
+    for (; *file && len + 4 < url_len; file++) {
+        if (isalnum((unsigned char)*file) || strchr("/._-", *file))
+            url[len++] = *file;
+        else
+            len = (size_t)(idem__percent_write(*file, url + len) - url);
+        url[len] = 0;
+    }
 }
 
 static bool
 has_port(const char *address)
 {
-    const char *colon = strrchr(address, ':');
-    char *end = NULL;
-    long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    const char *at = strrchr(address, '@'), *host = at ? at + 1 : address;
+    struct idem__address read;
 
-    return colon && end > colon + 1 && *end == 0 && port >= 1 &&
-           port <= 65535 && !strstr(address, "://");
+    return !strstr(address, "://") &&
+           !idem__address_read(host, strlen(host), &read) && read.port > 0;
 }
 
 enum idem_status

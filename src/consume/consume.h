@@ -67,6 +67,10 @@ bool idem__delivery_is_letter(const struct delivery *delivery);
 
 struct source;
 
+/* Where this letter goes; NULL: it is not a letter. */
+const char *idem__delivery_place(const struct delivery *delivery,
+                                 const struct source *source);
+
 /* A broker. `open` reads the parsed URL in source->url (`url` is its text) and
  * does not connect. */
 struct source_type {

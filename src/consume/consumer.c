@@ -408,8 +408,8 @@ tell_letter(struct idem_consumer *c, const struct delivery *d)
     for (i = 0; name[i]; i++)
         name[i] = name[i] >= 0x20 && name[i] < 0x7f ? name[i] : '?';
     idem__log(&c->log, IDEM_LOG_WARNING, "a message%s goes to %s: %s%s", name,
-              d->fate == FATE_DOUBT ? c->source->doubt : c->source->dead_letter,
-              reason, c->untold > 0 ? others : "");
+              idem__delivery_place(d, c->source), reason,
+              c->untold > 0 ? others : "");
     c->told_us = now_us;
     c->untold = 0;
 }

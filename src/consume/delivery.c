@@ -61,6 +61,15 @@ idem__delivery_is_letter(const struct delivery *delivery)
     return delivery->fate == FATE_DEAD_LETTER || delivery->fate == FATE_DOUBT;
 }
 
+const char *
+idem__delivery_place(const struct delivery *delivery,
+                     const struct source *source)
+{
+    if (!idem__delivery_is_letter(delivery))
+        return NULL;
+    return delivery->fate == FATE_DOUBT ? source->doubt : source->dead_letter;
+}
+
 bool
 idem__delivery_header_is_own(const struct idem_header *header)
 {

@@ -10,6 +10,8 @@
  */
 #include "consume.h"
 
+#include "../base/address.h"
+
 #include <librdkafka/rdkafka.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +38,7 @@ struct partition {
 
 struct kafka_source {
     struct source base;
-    char servers[512];
+    char servers[IDEM__ADDRESS_LEN];
     char session_ms[16], heartbeat_ms[24]; /* "": librdkafka's default */
     rd_kafka_t *consumer, *producer;
     struct partition *partitions;
@@ -385,8 +387,9 @@ take(struct source *source, int wait_ms, bool more, struct delivery **delivery,
 
 static enum idem_status
 write_letter(struct kafka_source *self, const struct delivery *d,
-             const char *topic, struct idem_error *err)
+             struct idem_error *err)
 {
+    const char *topic = idem__delivery_place(d, &self->base);
     struct idem_bytes key = {NULL, 0};
     rd_kafka_headers_t *headers;
     rd_kafka_resp_err_t code;
@@ -499,10 +502,8 @@ conclude_one(struct kafka_source *self, const struct delivery *d,
     enum idem_status status = IDEM_OK;
     size_t at = 0;
 
-    if (d->fate == FATE_DEAD_LETTER)
-        status = write_letter(self, d, self->base.dead_letter, err);
-    else if (d->fate == FATE_DOUBT)
-        status = write_letter(self, d, self->base.doubt, err);
+    if (idem__delivery_is_letter(d))
+        status = write_letter(self, d, err);
     if (status != IDEM_OK || !p)
         return status;
     while (at < p->count && p->out[at].offset != (int64_t)d->tag)
@@ -605,17 +606,13 @@ static void
 keep_numbers(struct kafka_source *self, const struct idem__url *url,
              int64_t session_ms)
 {
-    const struct idem__host *host = &url->hosts[0];
-    bool six = strchr(host->name, ':');
-
     if (session_ms) {
         snprintf(self->session_ms, sizeof(self->session_ms), "%lld",
                  (long long)session_ms);
         snprintf(self->heartbeat_ms, sizeof(self->heartbeat_ms), "%lld",
                  (long long)(session_ms + 2) / 3);
     }
-    snprintf(self->servers, sizeof(self->servers), "%s%.200s%s:%d",
-             six ? "[" : "", host->name, six ? "]" : "", host->port);
+    idem__address_write(url->hosts[0].name, url->hosts[0].port, self->servers);
 }
 
 static enum idem_status

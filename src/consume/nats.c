@@ -20,6 +20,8 @@
  */
 #include "consume.h"
 
+#include "../base/address.h"
+
 #include <nats/nats.h>
 #include <search.h>
 #include <stdio.h>
@@ -113,15 +115,15 @@ set_security(struct nats_source *self, natsOptions *options)
 static natsStatus
 set_servers(struct nats_source *self, natsOptions *options)
 {
-    char text[IDEM__URL_HOSTS_MAX][300];
+    char text[IDEM__URL_HOSTS_MAX][IDEM__ADDRESS_LEN + 8];
     const char *servers[IDEM__URL_HOSTS_MAX];
 
     for (size_t i = 0; i < self->base.url.host_count; i++) {
         const struct idem__host *host = &self->base.url.hosts[i];
+        char address[IDEM__ADDRESS_LEN];
 
-        snprintf(text[i], sizeof(text[i]),
-                 strchr(host->name, ':') ? "nats://[%s]:%d" : "nats://%s:%d",
-                 host->name, host->port);
+        snprintf(text[i], sizeof(text[i]), "nats://%s",
+                 idem__address_write(host->name, host->port, address));
         servers[i] = text[i];
     }
     return natsOptions_SetServers(options, servers,
@@ -546,8 +548,7 @@ static enum idem_status
 write_letter(struct nats_source *self, const struct delivery *d,
              struct idem_error *err)
 {
-    const char *subject =
-        d->fate == FATE_DOUBT ? self->base.doubt : self->base.dead_letter;
+    const char *subject = idem__delivery_place(d, &self->base);
     natsMsg *letter = NULL;
     natsStatus s =
         natsMsg_Create(&letter, subject, NULL, d->body.data, (int)d->body.len);

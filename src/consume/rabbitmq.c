@@ -471,8 +471,9 @@ describe_letter(const struct delivery *d, amqp_basic_properties_t *properties)
 
 static enum idem_status
 write_letter(struct rabbitmq_source *self, const struct delivery *d,
-             const char *queue, struct idem_error *err)
+             struct idem_error *err)
 {
+    const char *queue = idem__delivery_place(d, &self->base);
     amqp_basic_properties_t properties;
     enum idem_status status;
     int rc;
@@ -504,10 +505,8 @@ conclude_one(struct rabbitmq_source *self, const struct delivery *d,
     enum idem_status status = IDEM_OK;
     int rc;
 
-    if (d->fate == FATE_DEAD_LETTER)
-        status = write_letter(self, d, self->base.dead_letter, err);
-    else if (d->fate == FATE_DOUBT)
-        status = write_letter(self, d, self->base.doubt, err);
+    if (idem__delivery_is_letter(d))
+        status = write_letter(self, d, err);
     if (status != IDEM_OK)
         return status;
     rc = d->fate == FATE_PUT_BACK

@@ -479,10 +479,7 @@ append_letter(struct redis_source *self, const struct delivery *d)
     bool fits = words.text && words.lens;
 
     if (fits) {
-        name_letter(self, d,
-                    d->fate == FATE_DOUBT ? self->base.doubt
-                                          : self->base.dead_letter,
-                    &words);
+        name_letter(self, d, idem__delivery_place(d, &self->base), &words);
         append_argv(self, words.count, words.text, words.lens);
     }
     free(words.text);

@@ -21,6 +21,7 @@
 #define IDEM__SEAL_H
 
 #include "../base/buf.h"
+#include "../record/record.h"
 
 #define IDEM__SEALED (IDEM_FLAG_SEALED_SUBJECT | IDEM_FLAG_SEALED_RESULT)
 

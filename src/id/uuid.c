@@ -19,14 +19,12 @@
 static void
 write_text(const uint8_t b[16], char out[IDEM_UUID_LEN + 1])
 {
-    static const char digits[] = "0123456789abcdef";
     char *at = out;
 
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i++, at += 2) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             *at++ = '-';
-        *at++ = digits[b[i] >> 4];
-        *at++ = digits[b[i] & 15];
+        idem__hex_write(&b[i], 1, at);
     }
     *at = 0;
 }

@@ -258,7 +258,7 @@ keep_winner(struct crowd *crowd, struct idem_error *err)
 }
 
 static enum idem_status
-settle_crowd(struct crowd *crowd, uint32_t asked, struct idem_error *err)
+end_crowd(struct crowd *crowd, uint32_t asked, struct idem_error *err)
 {
     choose(crowd, asked);
     for (uint32_t i = 0; i < asked; i++) {
@@ -320,7 +320,7 @@ wait_for_place(struct idem_locks *self, const char *name, uint32_t permits,
         asked += status == IDEM_OK;
     }
     if (asked > 0 && status == IDEM_OK) {
-        status = settle_crowd(crowd, asked, err);
+        status = end_crowd(crowd, asked, err);
     } else if (asked > 0) {
         choose(crowd, asked);
         for (uint32_t i = 0; i < asked; i++) {

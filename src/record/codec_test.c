@@ -4,6 +4,7 @@
  */
 #include "../base/buf.h"
 #include "../base/le.h"
+#include "record.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,6 +3,8 @@
  */
 #include "record.h"
 
+#include "../base/buf.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +37,17 @@ idem__record_copy(struct idem_record *to, const struct idem_record *from,
     at = move(at, &to->id);
     at = move(at, &to->subject);
     move(at, &to->result);
+}
+
+bool
+idem_arena_record(struct idem_arena *arena, const struct idem_record *from,
+                  struct idem_record *to)
+{
+    void *room = idem_arena_take(arena, idem__record_bytes(from));
+
+    if (room)
+        idem__record_copy(to, from, room);
+    return room != NULL;
 }
 
 bool

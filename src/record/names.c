@@ -149,15 +149,3 @@ idem_text(const char *text)
 {
     return (struct idem_bytes){text, text ? strlen(text) : 0};
 }
-
-bool
-idem__bytes_equal(struct idem_bytes a, struct idem_bytes b)
-{
-    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
-}
-
-bool
-idem__bytes_is(struct idem_bytes a, const char *word)
-{
-    return a.len == strlen(word) && strncasecmp(a.data, word, a.len) == 0;
-}

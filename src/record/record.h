@@ -3,11 +3,12 @@
  * side effects.
  *
  * Nothing here does I/O, reads a clock or allocates memory, except
- * idem__answer_keep.
+ * idem__answer_keep and idem_arena_record.
  */
 #ifndef IDEM__RECORD_H
 #define IDEM__RECORD_H
 
+#include "../base/bytes.h"
 #include "../base/error.h"
 
 /* The number of values of each enum, from its last one. */
@@ -25,6 +26,11 @@ size_t idem__record_bytes(const struct idem_record *record);
 /* Copy `from`, and its bytes to `room`. */
 void idem__record_copy(struct idem_record *to, const struct idem_record *from,
                        void *room);
+
+struct idem_arena;
+/* Copy a record's bytes into the arena. False: out of memory. */
+bool idem_arena_record(struct idem_arena *arena, const struct idem_record *from,
+                       struct idem_record *to);
 
 /* Give the answer its own copy of the record, and free the old one. False: out
  * of memory, the answer is unchanged. */
@@ -137,8 +143,5 @@ bool idem__type_parse(struct idem_bytes word, enum idem_type *type);
 bool idem__kind_parse(struct idem_bytes word, enum idem_kind *kind);
 bool idem__mode_parse(struct idem_bytes word, enum idem_mode *mode);
 bool idem__verb_parse(struct idem_bytes word, enum idem_verb *verb);
-
-bool idem__bytes_equal(struct idem_bytes a, struct idem_bytes b);
-bool idem__bytes_is(struct idem_bytes a, const char *word); /* any case */
 
 #endif

@@ -181,8 +181,7 @@ const char *idem__sql_whole(struct idem_sql *db);
 
 /* Find or store a prepared statement. */
 struct sql_prepared *idem__sql_prepared(struct idem_sql *db, const char *sql);
-struct sql_prepared *idem__sql_remember(struct idem_sql *db, const char *sql,
-                                        void *handle);
+bool idem__sql_remember(struct idem_sql *db, const char *sql, void *handle);
 
 /* Fill in the fault; returns false, for `return idem__sql_fault(...)`. */
 bool idem__sql_fault(struct idem_sql *db, enum idem_sql_cause cause, int code,
@@ -231,6 +230,8 @@ void idem__sql_split(const char *table, struct idem_sql_value names[2]);
  * rows. */
 const char *idem__sql_if_free(const struct idem_sql *db);
 const char *idem__sql_latest(const struct idem_sql *db);
+/* The first row of db->rows, which has one. */
+void idem__sql_first_row(const struct idem_sql *db, struct idem_sql_row *row);
 
 /* ---- records (record.c) ----------------------------------------------- */
 

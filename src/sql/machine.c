@@ -186,11 +186,8 @@ look_at_state(struct idem_sql *db, const struct idem_sql_machine *machine,
         return idem__sql_fail(db, err);
     *verdict = happened && db->rows.rows > 0 ? IDEM_SQL_IS_DUPLICATE
                                              : IDEM_SQL_IS_REFUSED;
-    if (db->rows.rows == 0)
-        return IDEM_OK;
-    row->count = db->rows.columns;
-    row->columns = db->rows.names;
-    row->values = db->rows.values;
+    if (db->rows.rows > 0)
+        idem__sql_first_row(db, row);
     return IDEM_OK;
 }
 

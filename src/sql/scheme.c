@@ -95,11 +95,8 @@ read_row(struct idem_sql *db, const struct idem_sql_place *place,
         !add_where(db, place) || !idem__sql_add(db, "%s", suffix) ||
         !idem__sql_run(db, idem__sql_whole(db), values, n))
         return false;
-    if (db->rows.rows > 0) {
-        row->count = db->rows.columns;
-        row->columns = db->rows.names;
-        row->values = db->rows.values;
-    }
+    if (db->rows.rows > 0)
+        idem__sql_first_row(db, row);
     return true;
 }
 

@@ -273,14 +273,14 @@ idem__sql_prepared(struct idem_sql *db, const char *sql)
     return NULL;
 }
 
-struct sql_prepared *
+bool
 idem__sql_remember(struct idem_sql *db, const char *sql, void *handle)
 {
     struct sql_prepared *slot;
     char *copy = strdup(sql);
 
     if (!copy)
-        return NULL;
+        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
     if (db->prepared_count < SQL_PREPARED_MAX) {
         slot = &db->prepared[db->prepared_count++];
     } else {
@@ -291,7 +291,7 @@ idem__sql_remember(struct idem_sql *db, const char *sql, void *handle)
     }
     slot->sql = copy;
     slot->handle = handle;
-    return slot;
+    return true;
 }
 
 bool
@@ -528,6 +528,14 @@ const char *
 idem__sql_latest(const struct idem_sql *db)
 {
     return db->driver->keeps_lock ? " lock in share mode" : "";
+}
+
+void
+idem__sql_first_row(const struct idem_sql *db, struct idem_sql_row *row)
+{
+    row->count = db->rows.columns;
+    row->columns = db->rows.names;
+    row->values = db->rows.values;
 }
 
 static enum idem_status

@@ -109,7 +109,6 @@ prepare(struct idem_sql *db, const char *sql)
     }
     if (is_kept(sql) && !idem__sql_remember(db, sql, s)) {
         mysql_stmt_close(s);
-        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
         return NULL;
     }
     return s;

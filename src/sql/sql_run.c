@@ -8,8 +8,8 @@
  *                    loose:  roll back everything
  *
  * There are two ways to begin and to end: in one round trip, if the database
- * can do that and the guess that there is no record is right; and in steps, one
- * statement after the other, which always works.
+ * can do that and the guess that there is no record is right; and one statement
+ * after the other, which always works.
  *
  * idem_sql_run_statements needs no savepoint and no second write: begin, the
  * final record, the statements and commit go in one round trip.
@@ -120,7 +120,7 @@ start_one_by_one(struct idem_sql *db, struct run *run, bool guess,
     return idem__sql_fail(db, err);
 }
 
-/* If the guess is wrong, the steps find out what the record is. */
+/* If the guess is wrong, start_one_by_one finds out what the record is. */
 static enum idem_status
 start_at_once(struct idem_sql *db, struct run *run, struct idem_answer *answer,
               struct idem_error *err)
@@ -472,7 +472,7 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
         if (db->fault.cause == IDEM_SQL_CONNECTION_LOST)
             return commit_failed(db, err);
     }
-    /* It did not work; the steps find out why. */
+    /* It did not work; single statements find out why. */
     status = idem_sql_run(db, op, do_statements, &work, answer, err);
     if (work.failed) {
         idem__sql_fail(db, err);

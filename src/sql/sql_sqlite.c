@@ -43,7 +43,6 @@ prepare(struct idem_sql *db, const char *sql)
     }
     if (!idem__sql_remember(db, sql, s)) {
         sqlite3_finalize(s);
-        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
         return NULL;
     }
     return s;

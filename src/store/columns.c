@@ -6,7 +6,6 @@
 
 #include "value.h"
 
-#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -293,42 +292,6 @@ idem__key_lock(const uint8_t *key)
     for (int i = 0; i < 8; i++)
         lock = lock << 8 | key[i];
     return (int64_t)lock;
-}
-
-bool
-idem__url_take(char *url, const char *name, char *value, size_t value_len)
-{
-    char *query = strchr(url, '?');
-    size_t name_len = strlen(name);
-
-    for (char *at = query; at; at = strchr(at + 1, '&')) {
-        char *end = at + 1 + strcspn(at + 1, "&");
-
-        if (strncmp(at + 1, name, name_len) != 0 || at[1 + name_len] != '=')
-            continue;
-        snprintf(value, value_len, "%.*s", (int)(end - at - 2 - (int)name_len),
-                 at + 2 + name_len);
-        if (*at == '?' && *end == '&') /* the next becomes the first */
-            memmove(at + 1, end + 1, strlen(end + 1) + 1);
-        else
-            memmove(at, end, strlen(end) + 1);
-        return true;
-    }
-    return false;
-}
-
-bool
-idem__url_take_number(char *url, const char *name, int64_t min, int64_t max,
-                      int64_t *number)
-{
-    char text[24], *end;
-
-    if (!idem__url_take(url, name, text, sizeof(text)))
-        return true;
-    errno = 0;
-    *number = strtoll(text, &end, 10);
-    return text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0 &&
-           *number >= min && *number <= max;
 }
 
 bool

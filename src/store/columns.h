@@ -127,17 +127,6 @@ void idem__swaps_set(struct idem_swap *swaps, size_t count,
  * holds: the key's first 8 bytes, as sql/postgres.sql has it. */
 int64_t idem__key_lock(const uint8_t *key);
 
-/*
- * Remove "name=value" from a URL's query. Returns true if it was there, with
- * the value as it is written in the URL. The rest is still a valid URL.
- */
-bool idem__url_take(char *url, const char *name, char *value, size_t value_len);
-
-/* The same for a number, which is unchanged if the parameter is not there.
- * False: the value is not a number from min to max. */
-bool idem__url_take_number(char *url, const char *name, int64_t min,
-                           int64_t max, int64_t *number);
-
 /* Is `word` in this comma-separated list? */
 bool idem__word_in(const char *list, const char *word);
 

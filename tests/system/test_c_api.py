@@ -58,10 +58,12 @@ def test_the_example_runs_once():
 
 
 def test_what_is_written_once_stays_so():
-    """Commands are started by base/spawn alone; the third of a lease is a third in engine/lease.h alone."""
+    """Commands are started by base/spawn alone; the third of a lease is a third in engine/lease.h alone; a port is checked in
+    base/address.c alone."""
     ways = {"src/base/spawn.c": r"\b(v?fork|execv\w*|execl\w*|posix_spawnp?|popen|system)\(",
+            "src/base/address.c": r"\b65535\b",
             "src/engine/lease.h": r"\b(lease|length)(_[mu]s)?( \* 1000)? / 3\b"}
-    files = [f for end in "ch" for f in glob.glob(os.path.join(ROOT, "src/**/*." + end), recursive=True) if not f.endswith("_test.c")]
+    files = [f for end in "ch" for f in glob.glob(os.path.join(ROOT, "src/**/*." + end), recursive=True) if not f.endswith(("_test.c", "_fuzz.c"))]
     for home, way in ways.items():
         found = set()
         for path in files:
@@ -70,6 +72,14 @@ def test_what_is_written_once_stays_so():
             if re.search(way, code):
                 found.add(os.path.relpath(path, ROOT))
         assert found == {home}, found
+
+
+def test_only_the_wire_writes_the_redis_protocol():
+    """No other file of the server, the clients or the module has the text of a command or a reply in it."""
+    frame = r'"[^"\n]*[*$](?:\d+|%\w+)\\r\\n'
+    files = [f for end in "ch" for f in glob.glob(os.path.join(ROOT, "src/**/*." + end), recursive=True) if not f.endswith(("_test.c", "_fuzz.c"))]
+    assert len(files) > 300 and re.search(frame, r'"*10\r\n$6\r\nFINISH"')
+    assert [f for f in files if re.search(frame, text(f)) and not f.startswith(os.path.join(ROOT, "src/wire/"))] == []
 
 
 def test_the_library_exports_nothing_but_the_api():

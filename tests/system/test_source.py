@@ -66,3 +66,38 @@ def test_step_decides_about_a_record_and_names_nothing_else():
             words = set(re.findall(r"(?<![.>])\b\w*step\w*", code(path)))
             found += [(path, word) for word in words if not re.fullmatch("idem__step|sqlite3_step|.*segment_step.*", word)]
     assert found == []
+
+
+def test_settle_and_release_happen_to_records_and_to_nothing_else():
+    """Where the verbs have their homes a name may have the word; elsewhere only these."""
+    homes = ("src/record/", "src/engine/", "src/wire/", "src/token/", "src/gateway/module/", "src/serve/play/", "src/cli/cmd_",
+             "src/cli/cli.h", "src/cli/main.c", "src/cli/verb.h")
+    known = {"release", "http_release_undelivered", "amqp_maybe_release_buffers", "memory_order_release"}
+    found = []
+    for path in sources(".c", ".h"):
+        if not path.startswith(homes) and not path.endswith(("_test.c", "_fuzz.c")) and path.startswith("src/"):
+            found += [(path, word) for word in set(re.findall(r"\b\w*(?:settle|release|redeem)\w*", code(path))) - known]
+    assert found == []
+
+
+FLOORS = [["base"], ["record"], ["wire", "store"], ["engine"], ["remote", "sql", "token", "id", "lock", "consume"], ["builtin", "serve"],
+          ["gateway"], ["cli"]]
+
+
+def test_includes_point_one_way():
+    """A folder sees itself and the folders on the floors below it; the core of the server sees no surface but what starts it."""
+    floor = {name: i for i, names in enumerate(FLOORS) for name in names}
+    found = []
+    for path in sources(".c", ".h"):
+        if not path.startswith("src/") or path.endswith(("_test.c", "_fuzz.c")):
+            continue
+        here = path.split("/")[1]
+        for line in re.findall(r'^#include "(\.\./[^"]+)"', text(path), re.M):
+            there = os.path.normpath(os.path.join(os.path.dirname(path), line))
+            seen = there.split("/")[1]
+            if there.startswith("src/") and seen != here and floor[seen] >= floor[here]:
+                found.append((path, there))
+            if path.startswith("src/serve/core/") and there.startswith(("src/serve/http/", "src/serve/resp/")) \
+                    and path != "src/serve/core/server.c" and not there.endswith("/problem_page.h"):
+                found.append((path, there))
+    assert found == []

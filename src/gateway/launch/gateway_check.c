@@ -4,6 +4,7 @@
  */
 #include "gateway.h"
 
+#include "../../base/address.h"
 #include "../../serve/http/problem_page.h"
 #include "../module/times.h"
 #include "nginx_conf.h"
@@ -19,20 +20,12 @@
 static bool
 is_address(const char *text, size_t len)
 {
-    const char *port = memrchr(text, ':', len);
-    char digits[8];
-    long number;
+    struct idem__address address;
 
     if (len > 5 && strncmp(text, "unix:", 5) == 0)
         return true;
-    port = port ? port + 1 : text;
-    len -= (size_t)(port - text);
-    if (len == 0 || len > 5 || strspn(port, "0123456789") < len)
-        return false;
-    memcpy(digits, port, len);
-    digits[len] = '\0';
-    number = strtol(digits, NULL, 10);
-    return number > 0 && number < 65536;
+    return idem__port_read(text, len) > 0 ||
+           (!idem__address_read(text, len, &address) && address.port > 0);
 }
 
 /* Is the address, which is `len` bytes long, in the list before it? */
@@ -289,6 +282,25 @@ none_is_off(char *value)
         memcpy(value, "off", sizeof("off"));
 }
 
+/* The paths that the gateway serves itself. */
+static enum idem_status
+check_own_paths(const struct gateway_config *config, struct idem_error *err)
+{
+    const char *const paths[][2] = {
+        {"token path", config->token_path},
+        {"status path", config->status_path},
+        {"path of the page script", config->page_script},
+        {"policy path", config->policy_path},
+    };
+
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        if (paths[i][1] && paths[i][1][0] != '/')
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the %s does not begin with a /", paths[i][0]);
+    }
+    return IDEM_OK;
+}
+
 enum idem_status
 gateway_config_check(struct gateway_config *config, struct idem_error *err)
 {
@@ -309,19 +321,9 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
     if (!config->tls_cert != !config->tls_key)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "TLS needs both a certificate and its key");
-    if (config->token_path && config->token_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the token path does not begin with a /");
-    if (config->status_path && config->status_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the status path does not begin with a /");
-    if (config->page_script && config->page_script[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the path of the page script does not begin with a "
-                          "/");
-    if (config->policy_path && config->policy_path[0] != '/')
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "the policy path does not begin with a /");
+    status = check_own_paths(config, err);
+    if (status != IDEM_OK)
+        return status;
     if (config->problem_base &&
         !problem_base_ok(idem_text(config->problem_base)))
         return idem__fail(err, IDEM_ERR_INVALID,

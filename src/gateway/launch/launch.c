@@ -17,7 +17,7 @@
 
 #include "../../base/url.h"
 #include "../../serve/core/systemd.h"
-#include "address.h"
+#include "engine_socket.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -359,8 +359,8 @@ start_own_engine(struct launch *self, struct idem_error *err)
     status = launch_engine_start(self, err);
     if (status != IDEM_OK || self->stops > 0)
         return status;
-    return gateway_address_take(self->config->socket, self->socket,
-                                self->address, sizeof(self->address), err);
+    return gateway_socket_take(self->config->socket, self->socket,
+                               self->address, sizeof(self->address), err);
 }
 
 int
@@ -403,7 +403,7 @@ gateway_run(gateway_load_fn *load, void *arg, bool json)
         launch_say("%s", err.text);
     }
     launch_stop_all(&launch);
-    gateway_address_drop(launch.address, launch.socket);
+    gateway_socket_drop(launch.address, launch.socket);
     launch_folder_remove(&launch);
     gateway_config_clear(launch.config);
     return code;

@@ -6,6 +6,7 @@
  */
 #include "launch.h"
 
+#include "../../base/address.h"
 #include "../../remote/remote.h"
 
 #include <stdio.h>
@@ -84,13 +85,11 @@ add_parameter(struct idem_buf *out, const char *name, const char *value,
 static bool
 add_address(const struct idem__remote_address *address, struct idem_buf *out)
 {
-    bool ipv6 = address->host && strchr(address->host, ':');
-    char host[300];
+    char host[IDEM__ADDRESS_LEN];
 
     if (address->path)
         return add_parameter(out, "unix:", address->path, true);
-    snprintf(host, sizeof(host), "%s%s%s:%d", ipv6 ? "[" : "", address->host,
-             ipv6 ? "]" : "", address->port);
+    idem__address_write(address->host, address->port, host);
     return add_parameter(out, "", host, false);
 }
 

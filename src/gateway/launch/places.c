@@ -4,6 +4,8 @@
  */
 #include "launch.h"
 
+#include "../../base/address.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -280,9 +282,12 @@ free_port(int port)
 bool
 launch_http_choose(struct launch *self)
 {
-    const char *wanted = self->config->http, *colon = strchr(self->http, ':');
-    int port = colon ? (int)strtol(colon + 1, NULL, 10) : 0;
+    const char *wanted = self->config->http;
+    struct idem__address now;
+    int port;
 
+    (void)idem__address_read(self->http, strlen(self->http), &now);
+    port = now.port;
     if (wanted) {
         if (strcmp(wanted, "off") != 0)
             snprintf(self->http, sizeof(self->http), "%s", wanted);

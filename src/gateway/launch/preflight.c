@@ -5,6 +5,7 @@
  */
 #include "launch.h"
 
+#include "../../base/address.h"
 #include "nginx_conf.h"
 
 #include <ctype.h>
@@ -19,25 +20,20 @@
 /* Another gateway that is about to end may still have the port. */
 #define BIND_TRIES 6
 #define BIND_PAUSE_MS 500
-#define ADDRESS_LEN 300
 
-/* Split HOST:PORT, [HOST]:PORT or PORT in place. */
-static void
-split(char *text, char **host, char **port)
+/* The host of HOST:PORT; of a PORT alone "*". Returns the port. */
+static int
+split(const char *text, char host[GATEWAY_HOST_MAX])
 {
-    char *colon = strrchr(text, ':');
-    size_t len;
+    struct idem__address address;
+    int port = idem__port_read(text, strlen(text));
 
-    *host = colon ? text : "*";
-    *port = colon ? colon + 1 : text;
-    if (!colon)
-        return;
-    *colon = '\0';
-    len = strlen(text);
-    if (len > 1 && text[0] == '[' && text[len - 1] == ']') {
-        text[len - 1] = '\0';
-        (*host)++;
-    }
+    (void)idem__address_read(text, strlen(text), &address);
+    if (port)
+        address.host = idem_text("*");
+    snprintf(host, GATEWAY_HOST_MAX, "%.*s", (int)address.host.len,
+             (const char *)address.host.data);
+    return port ? port : address.port;
 }
 
 static bool
@@ -59,16 +55,18 @@ is_taken(const struct addrinfo *info)
 
 /* Look up an address of --listen; 0, or a code of getaddrinfo. */
 static int
-look_up(char *address, char **host, struct addrinfo **found)
+look_up(const char *address, char host[GATEWAY_HOST_MAX],
+        struct addrinfo **found)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC,
                                    .ai_socktype = SOCK_STREAM,
                                    .ai_flags = AI_PASSIVE};
-    char *port;
+    char port[8];
 
-    split(address, host, &port);
-    return getaddrinfo(strcmp(*host, "*") == 0 ? "0.0.0.0" : *host, port,
-                       &hints, found);
+    snprintf(port, sizeof(port), "%d", split(address, host));
+    if (strcmp(host, "*") == 0)
+        snprintf(host, GATEWAY_HOST_MAX, "0.0.0.0");
+    return getaddrinfo(host, port, &hints, found);
 }
 
 /* Copy the next address of the list "A,B,C"; false: there is none. */
@@ -88,13 +86,13 @@ next_address(const char **list, char *address, size_t room)
 static bool
 is_known(const struct addrinfo *info, const char *list)
 {
-    char address[ADDRESS_LEN], *host;
+    char address[IDEM__ADDRESS_LEN], host[GATEWAY_HOST_MAX];
     struct addrinfo *found;
     bool known = false;
 
     while (!known && next_address(&list, address, sizeof(address))) {
         if (strncmp(address, "unix:", 5) == 0 ||
-            look_up(address, &host, &found) != 0)
+            look_up(address, host, &found) != 0)
             continue;
         for (struct addrinfo *i = found; i; i = i->ai_next)
             known = known ||
@@ -110,12 +108,10 @@ static enum idem_status
 check_listen(const char *address, const char *known, bool *taken,
              struct idem_error *err)
 {
-    char text[ADDRESS_LEN], *host;
+    char host[GATEWAY_HOST_MAX];
     struct addrinfo *found;
-    int code;
+    int code = look_up(address, host, &found);
 
-    snprintf(text, sizeof(text), "%s", address);
-    code = look_up(text, &host, &found);
     if (code != 0)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "--listen %s: the host \"%s\" cannot be found (%s)",
@@ -137,7 +133,7 @@ check_listens(const struct gateway_config *config, const char *known,
 {
     const char *list = config->listen;
     enum idem_status status = IDEM_OK;
-    char address[ADDRESS_LEN];
+    char address[IDEM__ADDRESS_LEN];
 
     *taken = false;
     while (status == IDEM_OK && next_address(&list, address, sizeof(address))) {
@@ -177,13 +173,13 @@ check_host(const char *option, const char *url, struct idem_error *err)
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM};
     struct addrinfo *found;
-    char text[GATEWAY_HOST_MAX], *host, *port;
+    char text[GATEWAY_HOST_MAX], host[GATEWAY_HOST_MAX];
     enum idem_status status = gateway_upstream_host(url, text, err);
     int code;
 
     if (status != IDEM_OK || strncmp(text, "unix:", 5) == 0)
         return status;
-    split(text, &host, &port);
+    (void)split(text, host);
     code = getaddrinfo(host, NULL, &hints, &found);
     if (code != 0)
         return idem__fail(err, IDEM_ERR_INVALID,

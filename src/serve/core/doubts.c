@@ -9,7 +9,8 @@
 
 #include "../../engine/engine.h"
 #include "../../store/store.h"
-#include "../http/http.h"
+#include "json_memory.h"
+#include "json_record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -96,9 +97,9 @@ add_news(struct doubts *doubts, const struct idem_record *r)
     json = json_pack("{s:s, s:I, s:I, s:I}", "type", idem_type_name(r->type),
                      "since", (json_int_t)r->lease_until, "attempt",
                      (json_int_t)r->attempt, "fence", (json_int_t)r->fence);
-    http_put_bytes(json, "scope", r->scope, false);
-    http_put_bytes(json, "id", r->id, false);
-    http_put_bytes(json, "subject", r->subject, false);
+    server_json_put_bytes(json, "scope", r->scope, false);
+    server_json_put_bytes(json, "id", r->id, false);
+    server_json_put_bytes(json, "subject", r->subject, false);
     json_array_append_new(doubts->news, json);
 }
 
@@ -128,7 +129,7 @@ oldest_add(struct oldest *oldest, const struct idem_record *record)
 
     if (at == DOUBTS_LISTED && oldest->since[at - 1] <= record->lease_until)
         return;
-    json = http_record(record);
+    json = server_json_record(record);
     if (!json || has(oldest, record->lease_until, json)) {
         json_decref(json);
         return;

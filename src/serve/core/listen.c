@@ -4,6 +4,7 @@
  */
 #include "listen.h"
 
+#include "../../base/address.h"
 #include "systemd.h"
 
 #include <arpa/inet.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -22,8 +24,8 @@
 
 #define BACKLOG 1024
 
-static bool
-is_loopback(const char *host)
+bool
+server_is_loopback(const char *host)
 {
     struct in_addr v4;
     struct in6_addr v6;
@@ -32,49 +34,24 @@ is_loopback(const char *host)
         return (ntohl(v4.s_addr) >> 24) == 127;
     if (inet_pton(AF_INET6, host, &v6) == 1)
         return IN6_IS_ADDR_LOOPBACK(&v6);
-    return strcmp(host, "localhost") == 0;
-}
-
-static bool
-good_port(const char *port, size_t len)
-{
-    long number;
-
-    if (len == 0 || len > 5 || strspn(port, "0123456789") < len)
-        return false;
-    number = strtol(port, NULL, 10);
-    return number >= 1 && number <= 65535;
+    return strcasecmp(host, "localhost") == 0;
 }
 
 static bool
 read_address(const char *text, size_t len, struct server_address *address)
 {
-    const char *end = text + len, *colon = memrchr(text, ':', len);
-    const char *host = text;
-    size_t host_len;
+    struct idem__address read;
 
-    if (!colon || !good_port(colon + 1, (size_t)(end - colon - 1)))
+    if (idem__address_read(text, len, &read) || read.port == 0 ||
+        read.host.len >= sizeof(address->host) ||
+        memchr(read.host.data, ' ', read.host.len))
         return false;
-    host_len = (size_t)(colon - text);
-    if (host_len > 0 && host[0] == '[') {
-        if (host_len < 4 || host[host_len - 1] != ']')
-            return false;
-        host++;
-        host_len -= 2;
-    } else if (memchr(host, ':', host_len)) {
-        return false; /* IPv6 needs brackets */
-    }
-    if (host_len >= sizeof(address->host) || memchr(host, ' ', host_len))
-        return false;
-    if (host_len == 0) {
-        host = "127.0.0.1";
-        host_len = strlen(host);
-    }
-    memcpy(address->host, host, host_len);
-    address->host[host_len] = '\0';
-    memcpy(address->port, colon + 1, (size_t)(end - colon - 1));
-    address->port[end - colon - 1] = '\0';
-    address->loopback = is_loopback(address->host);
+    if (read.host.len == 0)
+        read.host = idem_text("127.0.0.1");
+    memcpy(address->host, read.host.data, read.host.len);
+    address->host[read.host.len] = '\0';
+    snprintf(address->port, sizeof(address->port), "%d", read.port);
+    address->loopback = server_is_loopback(address->host);
     return true;
 }
 

@@ -10,6 +10,9 @@
 
 #define SERVER_LISTEN_MAX 16
 
+/* 127.x.y.z, ::1 or localhost */
+bool server_is_loopback(const char *host);
+
 /* Listen on all addresses of the host name; adds to fds and *count. If systemd
  * opened a socket for one of these addresses, that socket is used. */
 enum idem_status server_listen_tcp(const struct server_address *address,

@@ -6,6 +6,7 @@
  */
 #include "log.h"
 
+#include "../../base/hex.h"
 #include "../../record/record.h"
 
 #include <stdio.h>
@@ -110,8 +111,8 @@ put_key(struct log_line *line, const struct server_log *log,
         return;
     }
     idem__key(IDEM_TYPE_REQUEST, field->scope, field->id, key);
-    for (size_t i = 0; i < 8; i++)
-        snprintf(digest + 2 * i, 3, "%02x", key[i]);
+    idem__hex_write(key, 8, digest);
+    digest[16] = 0;
     put_value(line, field->name, idem_text(digest));
 }
 

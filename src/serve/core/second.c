@@ -5,7 +5,8 @@
 
 #include "../../base/wait.h"
 #include "../../record/record.h"
-#include "../http/http.h"
+#include "json_memory.h"
+#include "json_record.h"
 
 #include <pthread.h>
 #include <sodium.h>
@@ -104,10 +105,10 @@ proposal_json(const char *who, const struct idem_op *op)
                      op->outcome ? idem_state_name(op->outcome) : "", "kind",
                      op->kind ? idem_kind_name(op->kind) : "raw", "fence",
                      (json_int_t)op->fence, "ttl_ms", (json_int_t)op->ttl_ms);
-    if (json && http_put_bytes(json, "scope", op->scope, false) &&
-        http_put_bytes(json, "id", op->id, false) &&
-        http_put_bytes(json, "reason", op->subject, false) &&
-        http_put_bytes(json, "result", op->result, true) &&
+    if (json && server_json_put_bytes(json, "scope", op->scope, false) &&
+        server_json_put_bytes(json, "id", op->id, false) &&
+        server_json_put_bytes(json, "reason", op->subject, false) &&
+        server_json_put_bytes(json, "result", op->result, true) &&
         !server_json_starved())
         return json;
     json_decref(json);

@@ -7,8 +7,9 @@
  */
 #include "audit.h"
 
-#include "../http/http.h"
+#include "../../base/error.h"
 #include "json_memory.h"
+#include "json_record.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -117,9 +118,9 @@ line_json(const struct line *line)
                   line->source->from, "surface", line->surface, "verb",
                   line->verb, "outcome", line->outcome, "verdict",
                   line->verdict, "before", line->before, "after", line->after);
-    if (json && http_put_bytes(json, "scope", line->scope, false) &&
-        http_put_bytes(json, "id", line->id, false) &&
-        http_put_bytes(json, "reason", line->reason, false) &&
+    if (json && server_json_put_bytes(json, "scope", line->scope, false) &&
+        server_json_put_bytes(json, "id", line->id, false) &&
+        server_json_put_bytes(json, "reason", line->reason, false) &&
         !server_json_starved())
         return json;
     json_decref(json);
@@ -200,9 +201,9 @@ read_filter(const struct audit_filter *filter)
     bool good = wanted != NULL;
 
     if (good && filter->scope.len > 0)
-        good = http_put_bytes(wanted, "scope", filter->scope, false);
+        good = server_json_put_bytes(wanted, "scope", filter->scope, false);
     if (good && filter->id.len > 0)
-        good = http_put_bytes(wanted, "id", filter->id, false);
+        good = server_json_put_bytes(wanted, "id", filter->id, false);
     if (good && !server_json_starved())
         return wanted;
     json_decref(wanted);

@@ -269,18 +269,12 @@ void http_call_clear(struct http_call *call);
 
 /* Each returns a new reference; NULL: out of memory. */
 json_t *http_answer(const struct idem_answer *answer, enum idem_verb verb);
-json_t *http_record(const struct idem_record *record);
 json_t *http_text(struct idem_bytes text); /* invalid UTF-8 becomes ? */
 
 struct server;
 /* The parts of an id; NULL: err says why not. */
 json_t *http_explain(const struct server *server, struct idem_bytes kind,
                      struct idem_bytes id, struct idem_error *err);
-
-/* Sets "result_base64" and, if the bytes are text, "result"; likewise for other
- * names. */
-bool http_put_bytes(json_t *object, const char *name, struct idem_bytes bytes,
-                    bool always_base64);
 
 /* ---- problems -------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
  */
 #include "../../../tests/support/failing_alloc.h"
 #include "../core/audit.h"
+#include "../core/json_record.h"
 #include "http.h"
 
 #include <setjmp.h>
@@ -116,10 +117,11 @@ a_reply_is_whole_or_there_is_no_memory(void **state)
         countdown = n;
         server_json_begin();
         json = json_object();
-        if (json && !http_put_bytes(json, "result",
-                                    idem_text("r\xc3\xa9sultat 7, long enough "
-                                              "to need more room"),
-                                    true)) {
+        if (json &&
+            !server_json_put_bytes(json, "result",
+                                   idem_text("r\xc3\xa9sultat 7, long enough "
+                                             "to need more room"),
+                                   true)) {
             json_decref(json);
             json = NULL;
         }

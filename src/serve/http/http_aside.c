@@ -14,6 +14,7 @@
 #include "../../id/id.h"
 #include "../core/consumers.h"
 #include "../core/doubts.h"
+#include "../core/json_record.h"
 #include "../core/second.h"
 #include "../play/play.h"
 #include "http_inner.h"
@@ -100,7 +101,8 @@ list_records(const struct http_request *request)
     json_t *records = json_array();
 
     for (size_t i = 0; i < request->record_count; i++)
-        json_array_append_new(records, http_record(&request->records[i]));
+        json_array_append_new(records,
+                              server_json_record(&request->records[i]));
     return json_pack("{s:s, s:s, s:o}", "verdict", "records", "cursor",
                      request->call.cursor.text, "records", records);
 }
@@ -156,9 +158,9 @@ list_waiters(const struct http_request *request)
             continue;
         one = json_pack("{s:I, s:I}", "since", (json_int_t)r->created, "until",
                         (json_int_t)r->expires);
-        http_put_bytes(one, "scope", r->scope, false);
-        http_put_bytes(one, "id", r->id, false);
-        http_put_bytes(one, "owner", r->subject, false);
+        server_json_put_bytes(one, "scope", r->scope, false);
+        server_json_put_bytes(one, "id", r->id, false);
+        server_json_put_bytes(one, "owner", r->subject, false);
         json_array_append_new(waiters, one);
     }
     idem__stats(request->http->server->engine, &stats);
@@ -185,7 +187,7 @@ add_segment(void *arg, const struct idem__segment_figures *s)
     one = json_pack("{s:I, s:I, s:I, s:I, s:I}", "given", (json_int_t)s->given,
                     "next", (json_int_t)s->next, "step", (json_int_t)s->step,
                     "left", (json_int_t)s->left, "spare", (json_int_t)s->spare);
-    http_put_bytes(one, "name", s->name, false);
+    server_json_put_bytes(one, "name", s->name, false);
     json_array_append_new(segments->all, one);
 }
 

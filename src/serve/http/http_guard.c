@@ -10,7 +10,9 @@
  */
 #include "http_inner.h"
 
-#include <arpa/inet.h>
+#include "../../base/address.h"
+#include "../core/listen.h"
+
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,17 +61,15 @@ count_header(void *arg, enum MHD_ValueKind kind, const char *name,
 static bool
 names_loopback(const char *host)
 {
-    size_t len = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
-    struct in_addr v4;
+    struct idem__address address;
     char name[64];
 
-    if (len >= sizeof(name))
+    if (idem__address_read(host, strlen(host), &address) ||
+        address.host.len >= sizeof(name))
         return false;
-    memcpy(name, host, len);
-    name[len] = 0;
-    return strcasecmp(name, "localhost") == 0 || strcmp(name, "[::1]") == 0 ||
-           (inet_pton(AF_INET, name, &v4) == 1 &&
-            ntohl(v4.s_addr) >> 24 == 127);
+    memcpy(name, address.host.data, address.host.len);
+    name[address.host.len] = 0;
+    return server_is_loopback(name);
 }
 
 static bool

@@ -151,32 +151,18 @@ enum idem_status
 http_decode(struct idem_bytes raw, bool query, struct idem_arena *memory,
             struct idem_bytes *out, struct idem_error *err)
 {
-    const uint8_t *in = raw.data;
     uint8_t *to = idem_arena_take(memory, raw.len + 1);
-    size_t len = 0;
+    ptrdiff_t len;
 
     if (!to)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    for (size_t i = 0; i < raw.len; i++) {
-        uint8_t c = in[i];
-
-        if (c == '%') {
-            int byte = i + 2 < raw.len ? idem__hex_byte(in + i + 1) : -1;
-
-            if (byte < 0)
-                return idem__fail(err, IDEM_ERR_INVALID,
-                                  "the %s has a %% that two hex digits do not "
-                                  "follow",
-                                  query ? "query" : "path");
-            c = (uint8_t)byte;
-            i += 2;
-        } else if (c == '+' && query) {
-            c = ' ';
-        }
-        to[len++] = c;
-    }
+    len = idem__percent_read(raw.data, raw.len, query, to);
+    if (len < 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the %s has a %% that two hex digits do not follow",
+                          query ? "query" : "path");
     to[len] = 0;
-    *out = (struct idem_bytes){to, len};
+    *out = (struct idem_bytes){to, (size_t)len};
     return IDEM_OK;
 }
 

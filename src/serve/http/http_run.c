@@ -199,7 +199,7 @@ owe(struct http_request *request, size_t count)
 
 /* Under the lock; the caller keeps the request alive. */
 static void
-settle_debt(struct http_request *request)
+owe_less(struct http_request *request)
 {
     request->outstanding--;
     request->http->in_flight--;
@@ -335,7 +335,7 @@ submitted(struct http_request *request, enum idem_status status, size_t missing,
 {
     pthread_mutex_lock(&request->http->lock);
     for (size_t i = 0; i < missing; i++)
-        settle_debt(request);
+        owe_less(request);
     if (status != IDEM_OK)
         http_fail_with(request, status, err);
     if (request->outstanding == 0)

@@ -148,7 +148,7 @@ const char *play_broke(struct play *play, const char *what, const char *why);
 json_t *play_outcome(struct play *play);
 const char *play_action_name(enum play_action action); /* play.c */
 
-/* ---- play_steps.c: what a service does -------------------------------- */
+/* ---- play_service.c: what a service does ------------------------------ */
 
 /* Run a statement on the tables. Returns the number of rows it changed or, for
  * a select, found; call->value gets the first value. */

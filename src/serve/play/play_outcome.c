@@ -4,7 +4,7 @@
  */
 #include "play_inner.h"
 
-#include "../http/http.h"
+#include "../core/json_record.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -83,7 +83,7 @@ count_effects(struct play *play)
 static bool
 add_record(void *arg, const struct idem_record *record)
 {
-    json_array_append_new(arg, http_record(record));
+    json_array_append_new(arg, server_json_record(record));
     return true;
 }
 

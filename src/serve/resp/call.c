@@ -179,7 +179,7 @@ may_give_back(const struct call *call)
 /* The answer is in the client's output. A start is kept in a list until its
  * answer was sent. */
 static void
-settle_down(struct client *client, struct call *call)
+retire(struct client *client, struct call *call)
 {
     delist(call);
     if (!may_give_back(call)) {
@@ -206,7 +206,7 @@ append(struct client *client, struct call *call)
     if (call->close_after)
         client->closing = true;
     if (!call->result) {
-        settle_down(client, call);
+        retire(client, call);
         return;
     }
     client->long_call = call;
@@ -288,7 +288,7 @@ static void
 leave(struct client *client, struct call *call)
 {
     if (call->reply.buf.len == 0 && !call->reply.failed)
-        settle_down(client, call);
+        retire(client, call);
     else
         push(client, call);
 }

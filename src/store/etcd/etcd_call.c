@@ -8,6 +8,8 @@
  */
 #include "etcd.h"
 
+#include "../../base/address.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -43,12 +45,10 @@ idem__etcd_prepare(struct etcd_client *client, CURL *curl, const char *path,
                    struct idem_bytes json)
 {
     const struct idem__host *host = &client->url.hosts[client->current];
-    bool brackets = strchr(host->name, ':') != NULL;
-    char url[512];
+    char address[IDEM__ADDRESS_LEN], url[512];
 
-    snprintf(url, sizeof(url), "%s://%s%s%s:%d%s",
-             client->tls ? "https" : "http", brackets ? "[" : "", host->name,
-             brackets ? "]" : "", host->port, path);
+    snprintf(url, sizeof(url), "%s://%s%s", client->tls ? "https" : "http",
+             idem__address_write(host->name, host->port, address), path);
     curl_easy_setopt(curl, CURLOPT_URL, url);
     curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, (long)json.len);
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, json.data);

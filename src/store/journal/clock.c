@@ -12,7 +12,7 @@
  * AHEAD_SYNCED_US if the kernel says that the clock is synchronised, otherwise
  * about the duration of a reboot. If it is further ahead, the journal's time
  * continues from the last known time, with an alarm, and the next open checks
- * again: the time is not settled. A later open may then set the time forward,
+ * again: the time is not sure yet. A later open may then set the time forward,
  * so records that are written meanwhile are kept that much longer.
  */
 #include "journal.h"
@@ -31,7 +31,7 @@
 #define FILE_NAME "clock"
 #define FILE_LEN (IDEM__BOOT_ID_LEN + 32)
 
-enum remembers { NOTHING, HELD, SETTLED };
+enum remembers { NOTHING, HELD, SURE };
 
 static const char *const words[] = {"", " held\n", " settled\n"};
 
@@ -56,8 +56,8 @@ read_offset(const struct journal *self, const char *boot_id, int64_t *offset_us)
     *offset_us = strtoll(text + id_len + 1, &end, 10);
     if (*offset_us <= 0 || *offset_us > OFFSET_MOST_US)
         return NOTHING;
-    if (strcmp(end, words[SETTLED]) == 0)
-        return SETTLED;
+    if (strcmp(end, words[SURE]) == 0)
+        return SURE;
     return strcmp(end, words[HELD]) == 0 ? HELD : NOTHING;
 }
 
@@ -92,7 +92,7 @@ ask_wall(struct journal *self, int64_t wall_us)
      * clock is right, or the machine was off only for a moment, no later open
      * sets the time forward. */
     if (ahead_us < 0 && (synced || -ahead_us <= AHEAD_US))
-        return SETTLED;
+        return SURE;
     if (ahead_us < 0) {
         idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "journal: %s: the wall clock is %" PRId64
@@ -103,7 +103,7 @@ ask_wall(struct journal *self, int64_t wall_us)
     if (self->start_us == 0 || self->trust_clock ||
         ahead_us <= (synced ? AHEAD_SYNCED_US : AHEAD_US)) {
         self->start_us = wall_us;
-        return SETTLED;
+        return SURE;
     }
     idem__log(
         &self->base.options, IDEM_LOG_ALARM,
@@ -130,7 +130,7 @@ idem__journal_clock_start(struct journal *self)
     self->start_us = self->persisted_us;
     if (what != NOTHING && offset_us + self->boot_at_start_us > self->start_us)
         self->start_us = offset_us + self->boot_at_start_us;
-    if (what != SETTLED || self->trust_clock)
+    if (what != SURE || self->trust_clock)
         what = ask_wall(self, wall_us);
     self->base.behind_us = what == HELD ? AHEAD_SYNCED_US : 0;
     if (known)

@@ -280,23 +280,17 @@ idem__folder_list(const struct journal *self, uint64_t **ids, size_t *count,
     if (!folder)
         return folder_error(self->dir, errno, err);
     while ((file = readdir(folder))) {
-        uint64_t id;
+        uint64_t id, *more;
 
         if (!segment_name(file->d_name, ".seg", &id))
             continue;
-        if (n == room) {
-            uint64_t *more;
-
-            room = room ? room * 2 : 64;
-            more = realloc(found, room * sizeof(*found));
-            if (!more) {
-                free(found);
-                closedir(folder);
-                return idem__fail(err, IDEM_ERR_MEMORY,
-                                  "journal: out of memory");
-            }
-            found = more;
+        more = idem__grow(found, n, &room, sizeof(*found));
+        if (!more) {
+            free(found);
+            closedir(folder);
+            return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
         }
+        found = more;
         found[n++] = id;
     }
     closedir(folder);

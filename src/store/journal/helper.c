@@ -265,28 +265,27 @@ idem__helper_error(struct journal *self)
     return error;
 }
 
+static enum spare_state
+spare_of(struct helper *helper)
+{
+    enum spare_state spare;
+
+    pthread_mutex_lock(&helper->mutex);
+    spare = helper->spare;
+    pthread_mutex_unlock(&helper->mutex);
+    return spare;
+}
+
 bool
 idem__helper_has(struct journal *self)
 {
-    struct helper *helper = self->helper;
-    bool has;
-
-    pthread_mutex_lock(&helper->mutex);
-    has = helper->spare != SPARE_NONE;
-    pthread_mutex_unlock(&helper->mutex);
-    return has;
+    return spare_of(self->helper) != SPARE_NONE;
 }
 
 bool
 idem__helper_ready(struct journal *self)
 {
-    struct helper *helper = self->helper;
-    bool ready;
-
-    pthread_mutex_lock(&helper->mutex);
-    ready = helper->spare == SPARE_READY;
-    pthread_mutex_unlock(&helper->mutex);
-    return ready;
+    return spare_of(self->helper) == SPARE_READY;
 }
 
 bool

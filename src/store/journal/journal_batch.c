@@ -25,14 +25,12 @@ idem__batch_add(struct journal *self, const struct pending *pending,
     if (!at)
         return false;
     if (self->pending_count == self->pending_room) {
-        size_t room = self->pending_room ? self->pending_room * 2 : 64;
-        struct pending *more =
-            realloc(self->pending, room * sizeof(*self->pending));
+        struct pending *more = idem__grow(self->pending, self->pending_count,
+                                          &self->pending_room, sizeof(*more));
 
         if (!more)
             return false;
         self->pending = more;
-        self->pending_room = room;
     }
     item = &self->pending[self->pending_count++];
     *item = *pending;

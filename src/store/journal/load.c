@@ -105,16 +105,12 @@ idem__load_stop(struct journal *self)
 static bool
 push(struct loader *loader, const struct saved_source *source)
 {
-    if (loader->count == loader->room) {
-        size_t room = loader->room ? loader->room * 2 : 16;
-        struct saved_source *more =
-            realloc(loader->sources, room * sizeof(*loader->sources));
+    struct saved_source *more = idem__grow(loader->sources, loader->count,
+                                           &loader->room, sizeof(*more));
 
-        if (!more)
-            return false;
-        loader->sources = more;
-        loader->room = room;
-    }
+    if (!more)
+        return false;
+    loader->sources = more;
     loader->sources[loader->count++] = *source;
     return true;
 }

@@ -51,17 +51,12 @@ bool
 idem__segment_push(struct journal *self, const struct segment *segment)
 {
     struct segment most = {.span = SEGMENT_MAX_LEN / ENTRY_ALIGN};
+    struct segment *more = idem__grow(self->segments, self->segment_count,
+                                      &self->segment_room, sizeof(*more));
 
-    if (self->segment_count == self->segment_room) {
-        size_t room = self->segment_room ? self->segment_room * 2 : 16;
-        struct segment *more =
-            realloc(self->segments, room * sizeof(*self->segments));
-
-        if (!more)
-            return false;
-        self->segments = more;
-        self->segment_room = room;
-    }
+    if (!more)
+        return false;
+    self->segments = more;
     if (!segment)
         return find_base(self, &most);
     most = *segment;

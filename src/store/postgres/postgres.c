@@ -329,7 +329,7 @@ parse(struct postgres_store *self, const char *url, struct idem_error *err)
 
     idem__watcher_open(&self->watcher, &self->base, WATCHED_MAX,
                        idem__postgres_listen);
-    self->url = strdup(url);
+    self->url = idem__url_escape(url);
     if (!self->url)
         return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
     idem__url_take(self->url, "unsafe", self->unsafe, sizeof(self->unsafe));

@@ -148,8 +148,8 @@ mark_stored(const PGresult *rows, struct idem_swap *swaps, size_t count)
 
 /* The outcome of a swap whose new rev is not there. */
 static enum idem_status
-settle_one(const PGresult *rows, int row, struct idem_swap *swap,
-           struct idem_arena *arena, struct idem_error *err)
+resolve_one(const PGresult *rows, int row, struct idem_swap *swap,
+            struct idem_arena *arena, struct idem_error *err)
 {
     struct idem_cell cells[IDEM_COLUMN_COUNT];
     enum idem_status status;
@@ -176,8 +176,8 @@ settle_one(const PGresult *rows, int row, struct idem_swap *swap,
 }
 
 static enum idem_status
-settle_rest(const PGresult *rows, struct idem_swap **rest, size_t count,
-            struct idem_arena *arena, struct idem_error *err)
+resolve_rest(const PGresult *rows, struct idem_swap **rest, size_t count,
+             struct idem_arena *arena, struct idem_error *err)
 {
     enum idem_status status = IDEM_OK;
 
@@ -192,7 +192,7 @@ settle_rest(const PGresult *rows, struct idem_swap **rest, size_t count,
         assert(at < count);
         if (rest[at]->outcome == IDEM_SWAP_STORED)
             continue; /* deleted */
-        one = settle_one(rows, row, rest[at], arena, err);
+        one = resolve_one(rows, row, rest[at], arena, err);
         if (one != IDEM_OK)
             rest[at]->outcome = IDEM_SWAP_NOT_STORED;
         if (status == IDEM_OK)
@@ -205,12 +205,12 @@ settle_rest(const PGresult *rows, struct idem_swap **rest, size_t count,
     return status;
 }
 
-/* Settle the swaps that this committed batch did not store: from the truth that
- * came with it, or with a second round trip. */
+/* Find out about the swaps that this committed batch did not store: from the
+ * truth that came with it, or with a second round trip. */
 static enum idem_status
-settle(struct postgres_store *self, struct postgres_batch *batch,
-       PGresult *rows, struct idem_swap *swaps, size_t count,
-       struct idem_arena *arena, struct idem_error *err)
+resolve(struct postgres_store *self, struct postgres_batch *batch,
+        PGresult *rows, struct idem_swap *swaps, size_t count,
+        struct idem_arena *arena, struct idem_error *err)
 {
     struct postgres_params *truth = &batch->truth;
     enum idem_status status = IDEM_OK;
@@ -229,7 +229,7 @@ settle(struct postgres_store *self, struct postgres_batch *batch,
             &rows, err);
     }
     if (status == IDEM_OK)
-        status = settle_rest(rows, batch->rest, truth->rows, arena, err);
+        status = resolve_rest(rows, batch->rest, truth->rows, arena, err);
     PQclear(rows);
     return status;
 }
@@ -315,7 +315,7 @@ read_batch(struct postgres_store *self, struct postgres_batch *batch,
         return lose(self, swaps, count, err);
     }
     if (!failed)
-        return settle(self, batch, truth, swaps, count, arena, err);
+        return resolve(self, batch, truth, swaps, count, arena, err);
     PQclear(truth);
     idem__swaps_set(swaps, count, IDEM_SWAP_NOT_STORED);
     /* The table may have been replaced: a new connection checks it. */

@@ -1,5 +1,5 @@
 /*
- * play_steps.c - steps of a service in the playground: use the tables, use
+ * play_service.c - what a service in the playground does: use the tables, use
  * idem, and wait for other requests to show a race.
  */
 #include "play_inner.h"

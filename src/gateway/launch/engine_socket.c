@@ -1,11 +1,12 @@
 /*
- * address.c - the socket by which idem's commands reach the gateway's engine.
+ * engine_socket.c - the socket by which idem's commands reach the gateway's
+ * engine.
  *
  * The engine listens in the gateway's own folder, where nginx finds it. A link
  * at the commands' default socket points to it, unless another server uses that
  * path.
  */
-#include "address.h"
+#include "engine_socket.h"
 
 #include "../../serve/core/listen.h"
 #include "../../serve/core/server.h"
@@ -31,8 +32,8 @@ take(const char *path, const char *engine, struct idem_error *err)
 }
 
 enum idem_status
-gateway_address_take(const char *wanted, const char *engine, char *path,
-                     size_t path_len, struct idem_error *err)
+gateway_socket_take(const char *wanted, const char *engine, char *path,
+                    size_t path_len, struct idem_error *err)
 {
     enum idem_status status;
 
@@ -53,7 +54,7 @@ gateway_address_take(const char *wanted, const char *engine, char *path,
 }
 
 void
-gateway_address_drop(const char *path, const char *engine)
+gateway_socket_drop(const char *path, const char *engine)
 {
     char target[PATH_MAX];
     ssize_t n = path[0] ? readlink(path, target, sizeof(target)) : -1;
