@@ -271,6 +271,22 @@ a_duplicate_that_waits_is_told(void **state)
     idem_close(blind);
 }
 
+/* It would wait for nothing: it can never see the result. */
+static void
+a_duplicate_of_a_claim_that_does_not_open_does_not_wait(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a"), wait = op_wait("a", 60000);
+    struct reply waits;
+
+    op.subject = idem_text("ann");
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    reopen(rig, KEY_B);
+    put(rig->engine, &wait, &waits);
+    turn(rig->engine);
+    assert_status(waits, IDEM_ERR_UNAVAILABLE);
+}
+
 static void
 an_operator_can_forget_what_does_not_open(void **state)
 {
@@ -494,6 +510,8 @@ main(void)
         sealed_test(what_does_not_open_is_an_error_and_stays_as_it_is, KEY_A),
         sealed_test(a_claim_that_does_not_open_is_not_started_again, KEY_A),
         sealed_test(a_duplicate_that_waits_is_told, KEY_A),
+        sealed_test(a_duplicate_of_a_claim_that_does_not_open_does_not_wait,
+                    KEY_A),
         cmocka_unit_test(an_operator_can_forget_what_does_not_open),
         sealed_test(what_has_expired_is_not_in_the_way, KEY_A),
         sealed_test(a_record_that_was_changed_in_the_store_is_damaged, KEY_A),
