@@ -820,6 +820,28 @@ a_lost_claim_that_somebody_only_reads_is_absent(void **state)
     close_world(&world);
 }
 
+/* Whatever a client does with it; and nothing is written meanwhile. */
+static void
+a_lost_claim_is_not_touched_before_the_loss_is_accepted(void **state)
+{
+    struct reply start;
+    struct world world;
+
+    (void)state;
+    start = lose_a_claim(&world);
+    world.store->inner = empty_store(&world); /* a second time */
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("c")));
+    assert_refused(ask_now(&world, op_begin("a")));
+    assert_refused(ask_now(&world, loose(op_begin("a"))));
+    assert_refused(ask_now(&world, op_finish("a", start.fence, "R")));
+    assert_refused(ask_now(&world, op_release("a", start.fence)));
+    assert_verdict(ask_now(&world, op_get("a")), IDEM_V_ABSENT);
+    assert_true(idem__accept_rollback(world.engine));
+    assert_verdict(ask_now(&world, op_finish("a", start.fence, "R")),
+                   IDEM_V_OK);
+    close_world(&world);
+}
+
 /* Somebody deleted it, before the loss or after it. */
 static void
 only_a_claim_of_the_lost_time_comes_into_doubt(void **state)
@@ -1149,6 +1171,8 @@ main(void)
         cmocka_unit_test(
             a_lost_claim_is_written_again_as_it_was_but_with_its_lease_over),
         cmocka_unit_test(a_lost_claim_that_somebody_only_reads_is_absent),
+        cmocka_unit_test(
+            a_lost_claim_is_not_touched_before_the_loss_is_accepted),
         cmocka_unit_test(only_a_claim_of_the_lost_time_comes_into_doubt),
         cmocka_unit_test(
             a_client_that_waits_for_a_lost_claim_finds_it_in_doubt),

@@ -86,6 +86,29 @@ the_operations_of_one_batch_see_each_others_records(void **state)
 }
 
 static void
+several_writes_of_one_key_leave_the_other_keys_of_the_batch_alone(void **state)
+{
+    static const char *const names[] = {"one", "two", "three"};
+    struct rig *rig = *state;
+    struct reply first[3], second[3];
+
+    for (int i = 0; i < 3; i++) {
+        struct idem_op op = op_lock(names[i], "me", 0);
+
+        put(rig->engine, &op, &first[i]);
+        op.lease_ms = 60000; /* the same owner asks again */
+        put(rig->engine, &op, &second[i]);
+    }
+    turn(rig->engine);
+    for (int i = 0; i < 3; i++) {
+        assert_verdict(first[i], IDEM_V_STARTED);
+        assert_verdict(second[i], IDEM_V_STARTED);
+        assert_int_equal(first[i].fence, second[i].fence);
+    }
+    assert_int_equal(rig->store->swaps, 1);
+}
+
+static void
 a_busy_answer_says_how_long_the_lease_lasts(void **state)
 {
     struct rig *rig = *state;
@@ -300,6 +323,52 @@ a_locked_row_is_busy_at_once_if_no_more_operations_may_wait(void **state)
     rig_close(&rig);
 }
 
+/* A read that comes before a write that meets a locked row. */
+static void
+get_and_renew(struct rig *rig, bool forgotten, struct reply *got,
+              struct reply *renewed)
+{
+    struct idem_op op = op_begin("a"), get = op_get("a"), renew;
+    struct reply start = ask(rig->engine, &op);
+
+    if (forgotten)
+        idem__recent_forget(rig->engine, rig->engine->batch.groups[0].key);
+    faulty_plan(rig->store, FAULT_LOCKED, 0, 1);
+    renew = op_renew("a", start.fence, 60000);
+    put(rig->engine, &get, got);
+    put(rig->engine, &renew, renewed);
+    turn(rig->engine);
+    assert_false(renewed->done);
+}
+
+static void
+what_was_read_is_answered_although_the_row_is_locked(void **state)
+{
+    struct rig *rig = *state;
+    struct reply got, renewed;
+
+    get_and_renew(rig, true, &got, &renewed);
+    assert_verdict(got, IDEM_V_RECORD);
+    test_clocks_pass(&rig->clocks, 4);
+    turn(rig->engine);
+    assert_verdict(renewed, IDEM_V_OK);
+}
+
+/* Another engine may have changed the record since. */
+static void
+what_was_guessed_is_not_answered_while_the_row_is_locked(void **state)
+{
+    struct rig *rig = *state;
+    struct reply got, renewed;
+
+    get_and_renew(rig, false, &got, &renewed);
+    assert_false(got.done);
+    test_clocks_pass(&rig->clocks, 4);
+    turn(rig->engine);
+    assert_verdict(got, IDEM_V_RECORD);
+    assert_verdict(renewed, IDEM_V_OK);
+}
+
 /* ---- writes that fail ------------------------------------------------------
  */
 
@@ -374,6 +443,31 @@ after_a_read_that_failed_the_crowd_looks_soon(void **state)
     assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     assert_verdict(first, IDEM_V_REPLAY);
     assert_verdict(second, IDEM_V_REPLAY);
+}
+
+/* It does not depend on the write, so it is not an error. */
+static void
+an_operation_that_may_not_wait_is_busy_although_a_write_failed(void **state)
+{
+    struct idem_options options = {.max_parked_key = 2};
+    struct idem_op wait = op_wait("a", 60000), renew, op;
+    struct reply first, second, start, third, renewed;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    start = start_and_wait(&rig, &first, &second);
+    faulty_plan(rig.store, FAULT_FULL, 0, 1);
+    renew = op_renew("a", start.fence, 20000);
+    put(rig.engine, &wait, &third);
+    put(rig.engine, &renew, &renewed);
+    turn(rig.engine);
+    assert_verdict(third, IDEM_V_BUSY);
+    assert_status(renewed, IDEM_ERR_FULL);
+    op = op_finish("a", start.fence, "R");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    assert_true(first.done && second.done);
+    rig_close(&rig);
 }
 
 /* Both were decided from the finish that is lost, but wrote nothing. */
@@ -456,6 +550,7 @@ a_finish_that_waited_and_was_lost_and_overtaken_stays_lost(void **state)
     test_clocks_pass(&rig->clocks, 4);
     turn(rig->engine);
     assert_status(reply, IDEM_ERR_LOST);
+    assert_non_null(strstr(reply.text, "somebody else wrote since"));
     assert_int_equal(meddler.swaps, 3);
     idem_close(meddler.engine);
 }
@@ -467,6 +562,9 @@ main(void)
         rig_test(an_answer_says_what_was_there_before, FAULTY_LOCAL),
         rig_test(the_operations_of_one_batch_see_each_others_records,
                  FAULTY_LOCAL),
+        rig_test(
+            several_writes_of_one_key_leave_the_other_keys_of_the_batch_alone,
+            FAULTY_REMOTE),
         rig_test(a_busy_answer_says_how_long_the_lease_lasts, FAULTY_LOCAL),
         rig_test(the_end_of_a_wait_shows_the_record_without_subject_and_result,
                  FAULTY_REMOTE),
@@ -480,9 +578,15 @@ main(void)
         rig_test(a_longer_wait_is_not_cut_by_a_locked_row, FAULTY_REMOTE),
         cmocka_unit_test(
             a_locked_row_is_busy_at_once_if_no_more_operations_may_wait),
+        rig_test(what_was_read_is_answered_although_the_row_is_locked,
+                 FAULTY_REMOTE),
+        rig_test(what_was_guessed_is_not_answered_while_the_row_is_locked,
+                 FAULTY_REMOTE),
         rig_test(after_a_write_that_failed_the_crowd_looks_when_the_lease_ends,
                  FAULTY_LOCAL),
         rig_test(after_a_read_that_failed_the_crowd_looks_soon, FAULTY_LOCAL),
+        cmocka_unit_test(
+            an_operation_that_may_not_wait_is_busy_although_a_write_failed),
         rig_test(those_that_wrote_nothing_go_on_waiting_after_a_loss,
                  FAULTY_REMOTE),
         rig_test(the_memory_of_those_that_were_lost_is_used_again,

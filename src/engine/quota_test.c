@@ -56,6 +56,7 @@ open_with_quota(struct rig *rig)
 static void
 a_store_that_is_away_for_a_moment_changes_no_count(void **state)
 {
+    struct idem__stats stats;
     struct rig rig;
 
     (void)state;
@@ -66,6 +67,8 @@ a_store_that_is_away_for_a_moment_changes_no_count(void **state)
     atomic_store(&rig.store->scan_fails, IDEM_ERR_UNAVAILABLE);
     pass(&rig, 300);
     assert_status(begin(&rig, "c"), IDEM_ERR_OVERLOADED);
+    idem__stats(rig.engine, &stats);
+    assert_int_equal(stats.over_quota, 2);
     rig_close(&rig);
 }
 
