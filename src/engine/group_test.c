@@ -194,6 +194,20 @@ the_end_of_a_wait_shows_the_record_without_subject_and_result(void **state)
     assert_null(shown.record.result.data);
 }
 
+static void
+a_wait_that_is_over_when_its_turn_comes_is_busy_at_once(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a"), wait = op_wait("a", 5);
+    struct reply reply;
+
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    put(rig->engine, &wait, &reply);
+    test_clocks_pass(&rig->clocks, 5);
+    turn(rig->engine);
+    assert_verdict(reply, IDEM_V_BUSY);
+}
+
 /* ---- locked rows -----------------------------------------------------------
  */
 
@@ -445,6 +459,34 @@ after_a_read_that_failed_the_crowd_looks_soon(void **state)
     assert_verdict(second, IDEM_V_REPLAY);
 }
 
+/* The failed write did not change what it saw: the record is busy. */
+static void
+a_wait_that_looked_before_a_failed_write_shows_what_it_saw(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a"), wait = op_wait("a", 1000);
+    struct idem_engine *owner = rig_engine(rig, FAULTY_REMOTE, NULL, NULL);
+    struct reply start = ask(owner, &op), waiting, failed;
+
+    put(rig->engine, &wait, &waiting);
+    turn(rig->engine);
+    op = op_renew("a", start.fence, 60000);
+    assert_verdict(ask(owner, &op), IDEM_V_OK);
+    /* It looks at the renewed record in the batch of the next renewal. */
+    faulty_plan(rig->store, FAULT_FULL, 0, 1);
+    failed = ask(rig->engine, &op);
+    assert_status(failed, IDEM_ERR_FULL);
+    assert_false(waiting.done);
+    test_clocks_pass(&rig->clocks, 1000);
+    faulty_plan(rig->store, FAULT_UNAVAILABLE, 0, 1);
+    turn(rig->engine);
+    assert_verdict(waiting, IDEM_V_BUSY);
+    assert_int_equal(waiting.fence, start.fence);
+    assert_int_equal(waiting.state, IDEM_STATE_EXECUTING);
+    assert_int_equal(waiting.retry_after_ms, 1000);
+    idem_close(owner);
+}
+
 /* It does not depend on the write, so it is not an error. */
 static void
 an_operation_that_may_not_wait_is_busy_although_a_write_failed(void **state)
@@ -486,6 +528,7 @@ those_that_wrote_nothing_go_on_waiting_after_a_loss(void **state)
     assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     assert_verdict(first, IDEM_V_REPLAY);
     assert_verdict(second, IDEM_V_REPLAY);
+    assert_int_equal(first.retry_after_ms, 0); /* it was busy before */
 }
 
 /* The first one may own the record, so it must not go on waiting. */
@@ -555,6 +598,50 @@ a_finish_that_waited_and_was_lost_and_overtaken_stays_lost(void **state)
     idem_close(meddler.engine);
 }
 
+/* The write of this number is lost, and then somebody else starts the record
+ * anew. */
+static void
+take_over(void *arg, struct faulty_store *store)
+{
+    struct meddler *meddler = arg;
+    struct idem_op op = op_begin("a");
+
+    meddler->swaps++;
+    if (meddler->swaps == 1)
+        faulty_plan(store, FAULT_LOST_NOT, 0, 1);
+    if (meddler->swaps != 2)
+        return;
+    assert_verdict(ask(meddler->engine, &meddler->op), IDEM_V_OK);
+    assert_verdict(ask(meddler->engine, &op), IDEM_V_STARTED);
+}
+
+static void
+a_wait_whose_start_was_lost_and_overtaken_ends_at_the_next_loss(void **state)
+{
+    struct rig *rig = *state;
+    struct reply first, second, start = start_and_wait(rig, &first, &second);
+    struct meddler meddler = {.op = op_release("a", start.fence)};
+    struct idem_op op = meddler.op, get = op_get("a");
+
+    meddler.engine = rig_engine(rig, FAULTY_REMOTE, NULL, NULL);
+    rig->store->before_swap = take_over;
+    rig->store->before_swap_arg = &meddler;
+    assert_status(ask(rig->engine, &op), IDEM_ERR_LOST);
+    assert_false(first.done || second.done); /* it is busy again */
+    rig->store->before_swap = NULL;
+
+    op = op_finish("a", ask(rig->engine, &get).fence, "R");
+    faulty_plan(rig->store, FAULT_LOST_NOT, 0, 1000);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_LOST);
+    assert_status(first, IDEM_ERR_LOST);
+    assert_false(second.done);
+    faulty_plan(rig->store, FAULT_NONE, 0, 0);
+    test_clocks_pass(&rig->clocks, 1100);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
+    assert_verdict(second, IDEM_V_REPLAY);
+    idem_close(meddler.engine);
+}
+
 int
 main(void)
 {
@@ -568,6 +655,8 @@ main(void)
         rig_test(a_busy_answer_says_how_long_the_lease_lasts, FAULTY_LOCAL),
         rig_test(the_end_of_a_wait_shows_the_record_without_subject_and_result,
                  FAULTY_REMOTE),
+        rig_test(a_wait_that_is_over_when_its_turn_comes_is_busy_at_once,
+                 FAULTY_LOCAL),
         rig_test(a_locked_row_is_looked_at_again_after_four_milliseconds,
                  FAULTY_REMOTE),
         rig_test(a_locked_row_is_busy_after_forty_milliseconds, FAULTY_REMOTE),
@@ -585,12 +674,17 @@ main(void)
         rig_test(after_a_write_that_failed_the_crowd_looks_when_the_lease_ends,
                  FAULTY_LOCAL),
         rig_test(after_a_read_that_failed_the_crowd_looks_soon, FAULTY_LOCAL),
+        rig_test(a_wait_that_looked_before_a_failed_write_shows_what_it_saw,
+                 FAULTY_REMOTE),
         cmocka_unit_test(
             an_operation_that_may_not_wait_is_busy_although_a_write_failed),
         rig_test(those_that_wrote_nothing_go_on_waiting_after_a_loss,
                  FAULTY_REMOTE),
         rig_test(the_memory_of_those_that_were_lost_is_used_again,
                  FAULTY_REMOTE),
+        rig_test(
+            a_wait_whose_start_was_lost_and_overtaken_ends_at_the_next_loss,
+            FAULTY_REMOTE),
         rig_test(a_finish_that_waited_and_was_lost_and_overtaken_stays_lost,
                  FAULTY_REMOTE),
     };
