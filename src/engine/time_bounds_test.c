@@ -307,6 +307,24 @@ a_clock_is_right_from_the_first_microsecond_to_the_year_2200(void **state)
 }
 
 static void
+a_lease_ends_after_the_engine_has_run_for_as_long(void **state)
+{
+    struct rig *rig = *state;
+    int64_t early_ms = look_after(rig, SECOND_US)->early_ms;
+    struct idem_record record = {.state = IDEM_STATE_EXECUTING,
+                                 .updated = early_ms - 20000,
+                                 .lease_until = early_ms - 10000};
+
+    /* A lease of 10 s, and it has run for one. */
+    assert_int_equal(idem__time_lease_end_us(rig->engine, &record),
+                     rig->engine->boot_now_us + 9 * SECOND_US + 1000);
+    record.lease_until = early_ms + 10000;
+    record.updated = early_ms + 9000;
+    assert_int_equal(idem__time_lease_end_us(rig->engine, &record),
+                     rig->engine->boot_now_us + 10 * SECOND_US + 1000);
+}
+
+static void
 between_batches_the_dropped_time_follows_the_boot_clock(void **state)
 {
     struct rig *rig = *state;
@@ -613,6 +631,8 @@ main(void)
         rig_test(the_time_of_the_figures_is_the_written_time, FAULTY_REMOTE),
         cmocka_unit_test(
             a_clock_is_right_from_the_first_microsecond_to_the_year_2200),
+        rig_test(a_lease_ends_after_the_engine_has_run_for_as_long,
+                 FAULTY_LOCAL),
         rig_test(between_batches_the_dropped_time_follows_the_boot_clock,
                  FAULTY_REMOTE),
         cmocka_unit_test(a_jump_of_more_than_five_seconds_is_an_alarm),
