@@ -531,26 +531,31 @@ those_that_wrote_nothing_go_on_waiting_after_a_loss(void **state)
     assert_int_equal(first.retry_after_ms, 0); /* it was busy before */
 }
 
-/* The first one may own the record, so it must not go on waiting. */
+/* The first one may own the record, so it must not go on waiting. An engine
+ * keeps the memory of jobs that are over, but not if it is built for a tool
+ * that detects the use of freed memory. */
 static void
 the_memory_of_those_that_were_lost_is_used_again(void **state)
 {
     struct rig *rig = *state;
-    struct reply first, second, start = start_and_wait(rig, &first, &second);
-    struct idem_op op = op_release("a", start.fence);
-    size_t spare = rig->engine->spare_count;
+    struct idem_op get = op_get("x"), op;
+    struct reply first, second, start = ask(rig->engine, &get);
+    size_t kept = rig->engine->spare_count > 0, spare;
 
+    start = start_and_wait(rig, &first, &second);
+    spare = rig->engine->spare_count;
+    op = op_release("a", start.fence);
     faulty_plan(rig->store, FAULT_LOST_NOT, 0, 1000);
     assert_status(ask(rig->engine, &op), IDEM_ERR_LOST);
     assert_status(first, IDEM_ERR_LOST);
     /* Two jobs are over: the release and the first wait. */
-    assert_int_equal(rig->engine->spare_count, spare + 2);
+    assert_int_equal(rig->engine->spare_count, spare + 2 * kept);
     assert_false(second.done);
     faulty_plan(rig->store, FAULT_NONE, 0, 0);
     test_clocks_pass(&rig->clocks, 1100);
     assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
     assert_verdict(second, IDEM_V_STARTED);
-    assert_int_equal(rig->engine->spare_count, spare + 3);
+    assert_int_equal(rig->engine->spare_count, spare + 3 * kept);
 }
 
 struct meddler {
