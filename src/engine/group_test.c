@@ -603,8 +603,8 @@ a_finish_that_waited_and_was_lost_and_overtaken_stays_lost(void **state)
     idem_close(meddler.engine);
 }
 
-/* The write of this number is lost, and then somebody else starts the record
- * anew. */
+/* The first write is lost. Before it is sent again, somebody else releases and
+ * starts the record. */
 static void
 take_over(void *arg, struct faulty_store *store)
 {
