@@ -427,6 +427,33 @@ a_duplicate_behind_another_engine_is_woken_by_looking_again(void **state)
     idem_close(other);
 }
 
+/* Otherwise it would be kept, and read from the store, until its next look. */
+static void
+a_crowd_is_gone_when_its_last_wait_ends(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a"), wait = op_wait("a", 12);
+    struct reply waiting;
+    int loads;
+
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    put(rig->engine, &wait, &waiting);
+    turn(rig->engine);
+    loads = atomic_load(&rig->store->loads);
+    for (int i = 1; i <= 2; i++) { /* it looks at the record every 5 ms */
+        test_clocks_pass(&rig->clocks, 5);
+        turn(rig->engine);
+        assert_int_equal(rig->store->loads, loads + i);
+    }
+    test_clocks_pass(&rig->clocks, 2);
+    turn(rig->engine);
+    assert_verdict(waiting, IDEM_V_BUSY);
+    assert_int_equal(rig->engine->parked.crowds.count, 0);
+    test_clocks_pass(&rig->clocks, 10);
+    turn(rig->engine);
+    assert_int_equal(rig->store->loads, loads + 2);
+}
+
 static void
 a_row_that_is_locked_for_a_moment_is_waited_for(void **state)
 {
@@ -643,6 +670,7 @@ main(void)
             a_large_batch_of_renewals_tells_everyone_their_own_note),
         rig_test(a_duplicate_behind_another_engine_is_woken_by_looking_again,
                  FAULTY_REMOTE),
+        rig_test(a_crowd_is_gone_when_its_last_wait_ends, FAULTY_REMOTE),
         rig_test(a_row_that_is_locked_for_a_moment_is_waited_for,
                  FAULTY_REMOTE),
         rig_test(a_row_that_somebody_locked_is_busy, FAULTY_REMOTE),
