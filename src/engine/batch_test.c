@@ -319,6 +319,27 @@ more_starts_than_are_kept_in_mind_are_finished_all_the_same(void **state)
 
 /* An expired answer that is still remembered starts anew, and a forgotten one
  * is not replayed. */
+/* Together they are larger than the memory for them, which is used again. */
+static void
+a_record_of_ones_own_is_not_read_however_many_came_before(void **state)
+{
+    static char note[3500];
+    struct rig *rig = *state;
+    struct idem_op op;
+
+    memset(note, 'n', sizeof(note));
+    for (int i = 0; i < 1500; i++) {
+        char name[16];
+
+        snprintf(name, sizeof(name), "%d", i);
+        op = op_lock(name, "me", 0);
+        op.result = (struct idem_bytes){note, sizeof(note)};
+        op = op_unlock(name, ask(rig->engine, &op).fence);
+        assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
+    }
+    assert_int_equal(rig->store->loads, 0);
+}
+
 static void
 an_answer_that_is_replayed_again_and_again_is_read_once(void **state)
 {
@@ -664,6 +685,8 @@ main(void)
                  FAULTY_REMOTE),
         rig_test(more_starts_than_are_kept_in_mind_are_finished_all_the_same,
                  FAULTY_LOCAL),
+        rig_test(a_record_of_ones_own_is_not_read_however_many_came_before,
+                 FAULTY_REMOTE),
         cmocka_unit_test(
             an_answer_that_is_replayed_again_and_again_is_read_once),
         cmocka_unit_test(
