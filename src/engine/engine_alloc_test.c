@@ -50,6 +50,8 @@ try(struct idem_engine *engine, const struct idem_op *op)
     struct reply reply = ask(engine, op);
 
     may_lack_memory(reply.status);
+    if (reply.status == IDEM_ERR_MEMORY)
+        assert_non_null(strstr(reply.text, "memory"));
     return reply;
 }
 
