@@ -319,6 +319,27 @@ more_starts_than_are_kept_in_mind_are_finished_all_the_same(void **state)
 
 /* An expired answer that is still remembered starts anew, and a forgotten one
  * is not replayed. */
+/* Together they are larger than the memory for them, which is used again. */
+static void
+a_record_of_ones_own_is_not_read_however_many_came_before(void **state)
+{
+    static char note[3500];
+    struct rig *rig = *state;
+    struct idem_op op;
+
+    memset(note, 'n', sizeof(note));
+    for (int i = 0; i < 1500; i++) {
+        char name[16];
+
+        snprintf(name, sizeof(name), "%d", i);
+        op = op_lock(name, "me", 0);
+        op.result = (struct idem_bytes){note, sizeof(note)};
+        op = op_unlock(name, ask(rig->engine, &op).fence);
+        assert_verdict(ask(rig->engine, &op), IDEM_V_OK);
+    }
+    assert_int_equal(rig->store->loads, 0);
+}
+
 static void
 an_answer_that_is_replayed_again_and_again_is_read_once(void **state)
 {
@@ -425,6 +446,33 @@ a_duplicate_behind_another_engine_is_woken_by_looking_again(void **state)
         assert_string_equal(waiting[i].result, "R");
     }
     idem_close(other);
+}
+
+/* Otherwise it would be kept, and read from the store, until its next look. */
+static void
+a_crowd_is_gone_when_its_last_wait_ends(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a"), wait = op_wait("a", 12);
+    struct reply waiting;
+    int loads;
+
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    put(rig->engine, &wait, &waiting);
+    turn(rig->engine);
+    loads = atomic_load(&rig->store->loads);
+    for (int i = 1; i <= 2; i++) { /* it looks at the record every 5 ms */
+        test_clocks_pass(&rig->clocks, 5);
+        turn(rig->engine);
+        assert_int_equal(rig->store->loads, loads + i);
+    }
+    test_clocks_pass(&rig->clocks, 2);
+    turn(rig->engine);
+    assert_verdict(waiting, IDEM_V_BUSY);
+    assert_int_equal(rig->engine->parked.crowds.count, 0);
+    test_clocks_pass(&rig->clocks, 10);
+    turn(rig->engine);
+    assert_int_equal(rig->store->loads, loads + 2);
 }
 
 static void
@@ -637,12 +685,15 @@ main(void)
                  FAULTY_REMOTE),
         rig_test(more_starts_than_are_kept_in_mind_are_finished_all_the_same,
                  FAULTY_LOCAL),
+        rig_test(a_record_of_ones_own_is_not_read_however_many_came_before,
+                 FAULTY_REMOTE),
         cmocka_unit_test(
             an_answer_that_is_replayed_again_and_again_is_read_once),
         cmocka_unit_test(
             a_large_batch_of_renewals_tells_everyone_their_own_note),
         rig_test(a_duplicate_behind_another_engine_is_woken_by_looking_again,
                  FAULTY_REMOTE),
+        rig_test(a_crowd_is_gone_when_its_last_wait_ends, FAULTY_REMOTE),
         rig_test(a_row_that_is_locked_for_a_moment_is_waited_for,
                  FAULTY_REMOTE),
         rig_test(a_row_that_somebody_locked_is_busy, FAULTY_REMOTE),

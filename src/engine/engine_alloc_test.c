@@ -50,6 +50,8 @@ try(struct idem_engine *engine, const struct idem_op *op)
     struct reply reply = ask(engine, op);
 
     may_lack_memory(reply.status);
+    if (reply.status == IDEM_ERR_MEMORY)
+        assert_non_null(strstr(reply.text, "memory"));
     return reply;
 }
 
@@ -177,6 +179,40 @@ every_allocation_may_fail(void **state)
     fail_each(live, 100);
 }
 
+/* A wait whose end cannot be watched is answered at once. */
+static void
+live_until_all_waits_end(void)
+{
+    static struct reply crowd[CROWD];
+    struct idem_op op = op_begin("a");
+    long later = countdown;
+    struct rig rig;
+
+    countdown = 0; /* only what waits counts */
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    op = op_wait("a", 1000);
+    countdown = later;
+    for (int i = 0; i < CROWD; i++)
+        put(rig.engine, &op, &crowd[i]);
+    turn(rig.engine);
+    countdown = 0;
+    test_clocks_pass(&rig.clocks, 1000);
+    turn(rig.engine);
+    for (int i = 0; i < CROWD; i++) {
+        assert_true(crowd[i].done);
+        may_lack_memory(crowd[i].status);
+    }
+    rig_close(&rig);
+}
+
+static void
+every_wait_ends_although_memory_is_short(void **state)
+{
+    (void)state;
+    fail_each(live_until_all_waits_end, CROWD);
+}
+
 /* ---- a store without a clock, a quota, keys, another engine's news --------
  */
 
@@ -247,10 +283,14 @@ live_far_away(void)
     inner.store = &store->base;
     countdown = later;
     may_lack_memory(idem__engine_open(NULL, &options, &inner, &engine, NULL));
-    if (engine)
+    if (engine) {
+        /* Without it leases would end by a clock that the store does not
+         * have. */
+        assert_non_null(engine->time.seen);
         live_with_sealed_bytes(engine);
-    else
+    } else {
         assert_true(failed);
+    }
     countdown = 0;
     idem__store_close(memory);
 }
@@ -352,6 +392,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_wait_ends_although_memory_is_short),
         cmocka_unit_test(a_wait_is_cancelled_without_memory),
         cmocka_unit_test(closing_an_engine_gives_all_memory_back),
         cmocka_unit_test(every_allocation_may_fail_with_keys_and_a_quota),

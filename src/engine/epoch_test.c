@@ -743,6 +743,154 @@ an_accepted_loss_brings_lost_claims_into_doubt(void **state)
 }
 
 static void
+note_record(void *arg, enum idem_status status,
+            const struct idem_answer *answer, const struct idem_error *err)
+{
+    (void)err;
+    assert_int_equal(status, IDEM_OK);
+    assert_int_equal(answer->verdict, IDEM_V_RECORD);
+    assert_true(idem__bytes_equal(answer->record->scope, idem_text("test")));
+    assert_true(idem__bytes_equal(answer->record->id, idem_text("a")));
+    *(struct idem_record *)arg = *answer->record;
+}
+
+/* Begins "a" on a store that then comes back empty, which is accepted. */
+static struct reply
+lose_a_claim(struct world *world)
+{
+    struct reply start;
+
+    open_world(world);
+    start = ask_later(world, 2 * SECOND_MS, op_begin("a"));
+    assert_verdict(start, IDEM_V_STARTED);
+    world->store->inner = empty_store(world);
+    assert_refused(ask_later(world, 2 * SECOND_MS, op_begin("b")));
+    assert_true(idem__accept_rollback(world->engine));
+    assert_verdict(ask_now(world, op_begin("b")), IDEM_V_STARTED);
+    return start;
+}
+
+static void
+a_lost_claim_is_written_again_as_it_was_but_with_its_lease_over(void **state)
+{
+    struct idem_op get = op_get("a");
+    struct idem_record record = {0};
+    const struct idem_now *now;
+    struct reply start;
+    struct world world;
+
+    (void)state;
+    start = lose_a_claim(&world);
+    /* The bounds of the store's time differ: its clock was read before. */
+    assert_verdict(ask_later(&world, 500, op_begin("a")), IDEM_V_DOUBT);
+    now = &world.engine->now;
+    assert_true(now->early_ms < now->late_ms);
+    assert_int_equal(
+        idem_submit(world.engine, &get, note_record, &record, NULL, NULL),
+        IDEM_OK);
+    turn(world.engine);
+    assert_int_equal(record.type, IDEM_TYPE_REQUEST);
+    assert_int_equal(record.state, IDEM_STATE_EXECUTING);
+    assert_int_equal(record.mode, IDEM_STRICT);
+    assert_int_equal(record.attempt, 1);
+    assert_int_equal(record.fence, start.fence);
+    assert_int_equal(record.created, now->late_ms);
+    assert_int_equal(record.updated, now->late_ms);
+    assert_int_equal(record.lease_until, now->early_ms);
+    assert_int_equal(record.expires, now->late_ms + DAY_MS);
+    close_world(&world);
+}
+
+static void
+a_lost_claim_that_somebody_only_reads_is_absent(void **state)
+{
+    struct idem_op get = op_get("a"), begin = op_begin("a");
+    struct reply got, begun;
+    struct world world;
+
+    (void)state;
+    (void)lose_a_claim(&world);
+    assert_verdict(ask_now(&world, get), IDEM_V_ABSENT);
+    /* In one batch with an operation that acts it is written first. */
+    put(world.engine, &get, &got);
+    put(world.engine, &begin, &begun);
+    turn(world.engine);
+    assert_verdict(got, IDEM_V_RECORD);
+    assert_verdict(begun, IDEM_V_DOUBT);
+    close_world(&world);
+}
+
+/* Whatever a client does with it; and nothing is written meanwhile. */
+static void
+a_lost_claim_is_not_touched_before_the_loss_is_accepted(void **state)
+{
+    struct reply start;
+    struct world world;
+
+    (void)state;
+    start = lose_a_claim(&world);
+    world.store->inner = empty_store(&world); /* a second time */
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("c")));
+    assert_refused(ask_now(&world, op_begin("a")));
+    assert_refused(ask_now(&world, loose(op_begin("a"))));
+    assert_refused(ask_now(&world, op_finish("a", start.fence, "R")));
+    assert_refused(ask_now(&world, op_release("a", start.fence)));
+    assert_verdict(ask_now(&world, op_get("a")), IDEM_V_ABSENT);
+    assert_true(idem__accept_rollback(world.engine));
+    assert_verdict(ask_now(&world, op_finish("a", start.fence, "R")),
+                   IDEM_V_OK);
+    close_world(&world);
+}
+
+/* Somebody deleted it, before the loss or after it. */
+static void
+only_a_claim_of_the_lost_time_comes_into_doubt(void **state)
+{
+    static const struct {
+        int from, to;
+        enum idem_verdict verdict;
+    } cases[] = {
+        {0, 0, IDEM_V_DOUBT}, {1, 1, IDEM_V_STARTED}, {-1, -1, IDEM_V_STARTED}};
+    struct world world;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct reply start = lose_a_claim(&world);
+
+        world.engine->epoch.lost_from = start.fence + (uint64_t)cases[i].from;
+        world.engine->epoch.lost_to = start.fence + (uint64_t)cases[i].to;
+        assert_verdict(ask_now(&world, op_begin("a")), cases[i].verdict);
+        close_world(&world);
+    }
+}
+
+static void
+a_client_that_waits_for_a_lost_claim_finds_it_in_doubt(void **state)
+{
+    struct idem_op wait = op_wait("a", 60 * SECOND_MS);
+    struct reply waiting;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    idem_close(world.engine);
+    assert_int_equal(open_engine(&world, true, NULL), IDEM_OK);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    put(world.engine, &wait, &waiting);
+    turn(world.engine);
+    assert_false(waiting.done);
+    world.store->inner = empty_store(&world);
+    for (int i = 0; i < 40 && !waiting.done; i++) {
+        test_clocks_pass(&world.clocks, 200);
+        turn(world.engine);
+    }
+    assert_verdict(waiting, IDEM_V_DOUBT);
+    assert_int_equal(world.alarms, 1);
+    close_world(&world);
+}
+
+static void
 a_store_may_go_back_a_second_time(void **state)
 {
     struct idem_store *old;
@@ -1020,6 +1168,14 @@ main(void)
             nothing_is_done_while_the_last_write_cannot_be_looked_for),
         cmocka_unit_test(a_last_write_that_is_damaged_is_there),
         cmocka_unit_test(an_accepted_loss_brings_lost_claims_into_doubt),
+        cmocka_unit_test(
+            a_lost_claim_is_written_again_as_it_was_but_with_its_lease_over),
+        cmocka_unit_test(a_lost_claim_that_somebody_only_reads_is_absent),
+        cmocka_unit_test(
+            a_lost_claim_is_not_touched_before_the_loss_is_accepted),
+        cmocka_unit_test(only_a_claim_of_the_lost_time_comes_into_doubt),
+        cmocka_unit_test(
+            a_client_that_waits_for_a_lost_claim_finds_it_in_doubt),
         cmocka_unit_test(a_store_may_go_back_a_second_time),
         cmocka_unit_test(a_client_that_waits_for_a_lost_claim_is_refused),
         cmocka_unit_test(an_outcome_that_has_expired_anyway_is_not_in_doubt),

@@ -56,6 +56,7 @@ open_with_quota(struct rig *rig)
 static void
 a_store_that_is_away_for_a_moment_changes_no_count(void **state)
 {
+    struct idem__stats stats;
     struct rig rig;
 
     (void)state;
@@ -66,6 +67,28 @@ a_store_that_is_away_for_a_moment_changes_no_count(void **state)
     atomic_store(&rig.store->scan_fails, IDEM_ERR_UNAVAILABLE);
     pass(&rig, 300);
     assert_status(begin(&rig, "c"), IDEM_ERR_OVERLOADED);
+    idem__stats(rig.engine, &stats);
+    assert_int_equal(stats.over_quota, 2);
+    rig_close(&rig);
+}
+
+/* The engine first guesses that the record is absent, which the quota would
+ * refuse. */
+static void
+a_scope_that_is_full_is_replayed(void **state)
+{
+    struct idem_op op;
+    struct reply start;
+    struct rig rig;
+
+    (void)state;
+    open_with_quota(&rig);
+    start = begin(&rig, "a");
+    op = op_finish("a", start.fence, "R");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    assert_verdict(begin(&rig, "b"), IDEM_V_STARTED);
+    assert_status(begin(&rig, "c"), IDEM_ERR_OVERLOADED);
+    assert_verdict(begin(&rig, "a"), IDEM_V_REPLAY);
     rig_close(&rig);
 }
 
@@ -208,6 +231,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_store_that_is_away_for_a_moment_changes_no_count),
+        cmocka_unit_test(a_scope_that_is_full_is_replayed),
         cmocka_unit_test(a_record_that_cannot_be_read_locks_nobody_out),
         cmocka_unit_test(what_is_written_during_a_look_counts_once),
         cmocka_unit_test(the_limit_of_bytes_alone_refuses_and_says_so),

@@ -271,6 +271,22 @@ a_duplicate_that_waits_is_told(void **state)
     idem_close(blind);
 }
 
+/* It would wait for nothing: it can never see the result. */
+static void
+a_duplicate_of_a_claim_that_does_not_open_does_not_wait(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a"), wait = op_wait("a", 60000);
+    struct reply waits;
+
+    op.subject = idem_text("ann");
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    reopen(rig, KEY_B);
+    put(rig->engine, &wait, &waits);
+    turn(rig->engine);
+    assert_status(waits, IDEM_ERR_UNAVAILABLE);
+}
+
 static void
 an_operator_can_forget_what_does_not_open(void **state)
 {
@@ -306,6 +322,53 @@ an_operator_can_forget_what_does_not_open(void **state)
     forget_lock.result = forget_lock.subject = (struct idem_bytes){NULL, 0};
     assert_status(ask(rig.engine, &forget_lock), IDEM_ERR_UNAVAILABLE);
     rig_close(&rig);
+}
+
+/* An engine without a key, which writes before the first swap of another. */
+struct writer {
+    struct idem_engine *engine;
+    bool wrote;
+};
+
+static void
+write_plainly(void *arg, struct faulty_store *store)
+{
+    struct writer *writer = arg;
+    struct idem_op op = op_get("a");
+
+    (void)store;
+    if (writer->wrote)
+        return;
+    writer->wrote = true;
+    op.verb = IDEM_FORGET;
+    assert_verdict(ask(writer->engine, &op), IDEM_V_OK);
+    op = op_begin("a");
+    assert_verdict(ask(writer->engine, &op), IDEM_V_STARTED);
+}
+
+static void
+a_record_that_opens_meanwhile_is_answered(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_options options = {.seal_key = NULL};
+    struct idem_op get = op_get("a"), forget = op_get("a");
+    struct writer writer = {.wrote = false};
+    struct reply got, forgotten;
+
+    forget.verb = IDEM_FORGET;
+    assert_verdict(finish(rig, "a", "result"), IDEM_V_OK);
+    reopen(rig, KEY_B);
+    writer.engine = rig_engine(rig, FAULTY_REMOTE, &options, NULL);
+    rig->store->before_swap = write_plainly;
+    rig->store->before_swap_arg = &writer;
+    put(rig->engine, &get, &got);
+    put(rig->engine, &forget, &forgotten);
+    turn(rig->engine);
+    assert_true(writer.wrote);
+    assert_verdict(got, IDEM_V_RECORD);
+    assert_int_equal(got.state, IDEM_STATE_EXECUTING);
+    assert_verdict(forgotten, IDEM_V_OK);
+    idem_close(writer.engine);
 }
 
 static void
@@ -494,7 +557,10 @@ main(void)
         sealed_test(what_does_not_open_is_an_error_and_stays_as_it_is, KEY_A),
         sealed_test(a_claim_that_does_not_open_is_not_started_again, KEY_A),
         sealed_test(a_duplicate_that_waits_is_told, KEY_A),
+        sealed_test(a_duplicate_of_a_claim_that_does_not_open_does_not_wait,
+                    KEY_A),
         cmocka_unit_test(an_operator_can_forget_what_does_not_open),
+        sealed_test(a_record_that_opens_meanwhile_is_answered, KEY_A),
         sealed_test(what_has_expired_is_not_in_the_way, KEY_A),
         sealed_test(a_record_that_was_changed_in_the_store_is_damaged, KEY_A),
         sealed_test(a_scan_shows_subjects_to_who_has_the_key, KEY_A),

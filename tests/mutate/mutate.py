@@ -43,7 +43,7 @@ BUILD = os.path.join(ROOT, "build/mutate")
 NEEDED = 95
 SIMULATE = "tests/sim/simulate"
 ENGINE = ["src/engine/%s_test" % name
-          for name in ("time", "commit", "group", "engine", "engine_fault", "batch", "sealed", "claims", "quota", "park", "epoch", "engine_alloc")]
+          for name in ("time", "time_bounds", "commit", "group", "engine", "engine_fault", "batch", "sealed", "claims", "quota", "park", "epoch", "engine_alloc")]
 JOURNAL = ["src/store/journal/%s_test" % name
            for name in ("tail", "load", "life", "clock", "journal_check", "journal_copy", "crash", "journal_alloc", "journal", "journal_fault")]
 # file: the tests that know it

@@ -10,11 +10,14 @@
 #include <string.h>
 
 static void
-count_log(void *arg, enum idem_log_level level, const char *text)
+note_log(void *arg, enum idem_log_level level, const char *text)
 {
-    (void)text;
-    if (level != IDEM_LOG_INFO)
-        ++*(int *)arg;
+    struct rig *rig = arg;
+
+    if (level == IDEM_LOG_INFO)
+        return;
+    rig->logged++;
+    snprintf(rig->said, sizeof(rig->said), "%s", text);
 }
 
 struct idem_engine *
@@ -22,7 +25,7 @@ rig_engine(struct rig *rig, enum faulty_kind kind,
            const struct idem_options *options, struct faulty_store **store)
 {
     struct faulty_store *faulty = faulty_open(kind, rig->memory, &rig->lock);
-    struct idem_options filled = {.log = count_log, .log_arg = &rig->logged};
+    struct idem_options filled = {.log = note_log, .log_arg = rig};
     struct idem__engine_inner inner = {.store = &faulty->base,
                                        .clocks = &rig->clocks.clocks,
                                        .driven = true,
@@ -32,8 +35,8 @@ rig_engine(struct rig *rig, enum faulty_kind kind,
 
     if (options) {
         filled = *options;
-        filled.log = count_log;
-        filled.log_arg = &rig->logged;
+        filled.log = note_log;
+        filled.log_arg = rig;
     }
     if (idem__engine_open(NULL, &filled, &inner, &engine, &err) != IDEM_OK) {
         fprintf(stderr, "rig: %s\n", err.text);

@@ -14,7 +14,8 @@ struct rig {
     struct idem_store *memory; /* outlives the engines on it */
     struct faulty_store *store;
     struct idem_engine *engine;
-    int logged; /* alarms and warnings */
+    int logged;     /* alarms and warnings */
+    char said[256]; /* the last of them */
 };
 
 /* What one op got. */
