@@ -149,6 +149,7 @@ struct journal {
 
     struct segment *segments; /* oldest first; the last one is written */
     size_t segment_count, segment_room;
+    uint64_t first_id; /* for the next segment, if there is none; 0: 1 */
     struct journal_index index;
     struct loader *loader; /* NULL: the index is complete */
     struct rev_note rev_notes[REV_NOTES];

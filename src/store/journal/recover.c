@@ -348,13 +348,15 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
         cut_tail(self);
         newest = &self->segments[self->segment_count - 1];
         if (newest->end == SEGMENT_HEAD_LEN) {
-            /* The segment is empty: the new one takes its number. */
+            /* The segment is empty: the new one takes its number and the
+             * place of its file, also if it is the only one. */
             struct journal_name name =
                 idem__segment_name(newest->head.id, "idx");
 
             (void)idem__io_unlink(self->io, self->dir_fd, name.text);
             idem__segment_close(self, newest);
             self->segment_count--;
+            self->first_id = newest->head.id;
         }
     }
     idem__journal_clock_start(self);
