@@ -92,33 +92,6 @@ open_at(struct world *world, const char *dir, bool lazy, bool hold)
     return store;
 }
 
-/* Copy the folder as a killed process would leave it. */
-static void
-copy_folder(struct world *world)
-{
-    DIR *folder = opendir(world->dir);
-    struct dirent *file;
-    uint8_t bytes[65536];
-
-    test_folder_empty(world->copy);
-    while ((file = readdir(folder))) {
-        struct test_path from = test_path(world->dir, file->d_name);
-        struct test_path to = test_path(world->copy, file->d_name);
-        int in, out;
-        ssize_t n;
-
-        if (file->d_name[0] == '.')
-            continue;
-        in = open(from.text, O_RDONLY);
-        out = open(to.text, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        while ((n = read(in, bytes, sizeof(bytes))) > 0)
-            assert_int_equal(write(out, bytes, (size_t)n), n);
-        close(in);
-        close(out);
-    }
-    closedir(folder);
-}
-
 /* Claim, finish or delete a random key, as the model says it is. */
 static void
 change(struct world *world, struct idem_store *store)
@@ -225,7 +198,7 @@ check_live(struct world *world)
     uint64_t live[1000], used[2], total[2];
     size_t count;
 
-    copy_folder(world);
+    test_folder_copy(world->dir, world->copy);
     store = open_at(world, world->copy, false, false);
     journal = (struct journal *)store;
     assert_null(journal->loader);
@@ -236,7 +209,7 @@ check_live(struct world *world)
     idem__segment_totals(journal, &used[0], &total[0]);
     test_close(store);
 
-    copy_folder(world);
+    test_folder_copy(world->dir, world->copy);
     store = open_at(world, world->copy, true, false);
     journal = (struct journal *)store;
     assert_non_null(journal->loader);
@@ -363,7 +336,7 @@ run(struct world *world, size_t rounds)
             }
         }
         if (killed)
-            copy_folder(world);
+            test_folder_copy(world->dir, world->copy);
         if ((dice >> 20) % 3 == 0)
             check_all(world, store);
         test_close(store);
@@ -485,14 +458,14 @@ a_damaged_slice_is_made_again_from_the_segment(void **state)
 
     fill(world, 900);
     path = test_segment_path(world->copy, middle_segment(world), "idx");
-    copy_folder(world);
+    test_folder_copy(world->dir, world->copy);
     assert_int_equal(stat(path.text, &info), 0);
     for (off_t at = 0; at < info.st_size; at += (off_t)step) {
         struct idem_store *store;
         uint8_t byte;
         int fd;
 
-        copy_folder(world);
+        test_folder_copy(world->dir, world->copy);
         fd = open(path.text, O_RDWR);
         assert_int_equal(pread(fd, &byte, 1, at), 1);
         byte ^= 0x10;
@@ -543,7 +516,7 @@ a_new_segment_is_valid_after_its_predecessor_was_read_again(void **state)
     check_all(world, store); /* loads every slice */
     assert_int_equal(world->log.count[IDEM_LOG_WARNING], 1);
     change(world, store);
-    copy_folder(world);
+    test_folder_copy(world->dir, world->copy);
     test_close(store);
     store = open_at(world, world->copy, false, false);
     check_all(world, store);
@@ -622,7 +595,7 @@ a_read_that_fails_gives_no_wrong_answer(void **state)
         struct idem_arena arena = {NULL, 0};
         struct idem_store *store;
 
-        copy_folder(world);
+        test_folder_copy(world->dir, world->copy);
         store = open_at(world, world->copy, true, true);
         world->reads_until_failure = n;
         for (uint64_t i = 0; i < 40; i++) {

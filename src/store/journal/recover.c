@@ -154,6 +154,11 @@ stopped(struct journal *self, struct segment_walk *walk, uint64_t id,
     if (!newest && at == walk->limit)
         return IDEM_OK;
     error = idem__walk_find(walk, newest ? walk->batch + 1 : 0, go_on);
+    if (!error && newest && *go_on) {
+        /* The next valid entry may be of the same batch. */
+        walk->at = at;
+        error = idem__walk_find(walk, 0, go_on);
+    }
     if (error)
         return idem__recover_error(self, error, err);
     if (newest && !*go_on)

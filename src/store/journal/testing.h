@@ -8,6 +8,7 @@
 #include "journal.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -91,6 +92,33 @@ test_folder_empty(const char *dir)
     }
     if (folder)
         closedir(folder);
+}
+
+/* Make `to` a copy of `from`, as a killed process would leave it. */
+static UNUSED void
+test_folder_copy(const char *from, const char *to)
+{
+    DIR *folder = opendir(from);
+    struct dirent *file;
+    uint8_t bytes[65536];
+
+    test_folder_empty(to);
+    while ((file = readdir(folder))) {
+        struct test_path source = test_path(from, file->d_name);
+        struct test_path copy = test_path(to, file->d_name);
+        int in, out;
+        ssize_t n;
+
+        if (file->d_name[0] == '.')
+            continue;
+        in = open(source.text, O_RDONLY);
+        out = open(copy.text, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        while ((n = read(in, bytes, sizeof(bytes))) > 0)
+            assert_int_equal(write(out, bytes, (size_t)n), n);
+        close(in);
+        close(out);
+    }
+    closedir(folder);
 }
 
 static UNUSED char *
