@@ -17,6 +17,7 @@
 
 struct world {
     char *dir, *copy;
+    size_t files; /* that are open in this process */
     struct journal_tuning tuning;
     struct idem_io io;
     struct test_log log;
@@ -54,6 +55,7 @@ setup(void **state)
 {
     struct world *world = calloc(1, sizeof(*world));
 
+    world->files = test_open_files();
     world->dir = test_fast_folder();
     world->copy = test_fast_folder();
     world->io = idem__system_io;
@@ -72,6 +74,7 @@ teardown(void **state)
 {
     struct world *world = *state;
 
+    assert_int_equal(test_open_files(), world->files);
     test_folder_drop(world->dir);
     test_folder_drop(world->copy);
     free(world);

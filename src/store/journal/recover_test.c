@@ -19,6 +19,7 @@
 
 struct world {
     char *dir, *copy;
+    size_t files;       /* that are open in this process */
     struct model clock; /* only its time is used */
     struct idem_clocks clocks;
     struct test_log log;
@@ -87,6 +88,7 @@ setup(void **state)
 {
     struct world *world = calloc(1, sizeof(*world));
 
+    world->files = test_open_files();
     world->dir = test_fast_folder();
     world->copy = test_fast_folder();
     model_init(&world->clock, 1);
@@ -110,6 +112,7 @@ teardown(void **state)
 {
     struct world *world = *state;
 
+    assert_int_equal(test_open_files(), world->files);
     test_folder_drop(world->dir);
     test_folder_drop(world->copy);
     free(world);

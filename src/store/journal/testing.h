@@ -165,6 +165,20 @@ test_folder_teardown(void **state)
     return 0;
 }
 
+/* The number of files that this process has open. */
+static UNUSED size_t
+test_open_files(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    size_t count = 0;
+
+    assert_non_null(folder);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
 /* A log that prints nothing and counts. */
 struct test_log {
     int count[3];
