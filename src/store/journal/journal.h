@@ -56,7 +56,6 @@ struct row {
  * replaces meanwhile is left out. */
 struct row_log {
     uint64_t id; /* of the segment */
-    uint64_t salt;
     struct row *rows; /* in the order of their places */
     size_t count, room;
     uint64_t written; /* rows in the file */

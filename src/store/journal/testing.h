@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -178,6 +179,39 @@ test_open_files(void)
     closedir(folder);
     return count;
 }
+
+/* Bytes that this process has allocated; 0 with a sanitizer, which finds lost
+ * memory itself. */
+static UNUSED size_t
+test_allocated(void)
+{
+    struct mallinfo2 info = mallinfo2();
+
+    return info.uordblks + info.hblkhd;
+}
+
+/* What the kernel was told last about a file (posix_fadvise). A test that wants
+ * to see this defines TEST_ADVICE and hooks into `seen`. */
+struct test_advice {
+    void (*seen)(void *arg, int fd, uint64_t at, uint64_t len, int advice);
+    void *arg;
+};
+
+#ifdef TEST_ADVICE
+static struct test_advice test_advice;
+
+/* The program's own function is called instead of the system's, also by a
+ * mutant in a shared object (tests/mutate). It may do nothing, because advice
+ * only saves time. */
+__attribute__((visibility("default"))) int
+posix_fadvise(int fd, off_t at, off_t len, int advice)
+{
+    if (test_advice.seen)
+        test_advice.seen(test_advice.arg, fd, (uint64_t)at, (uint64_t)len,
+                         advice);
+    return 0;
+}
+#endif
 
 /* A log that prints nothing and counts. */
 struct test_log {
