@@ -7,6 +7,7 @@
  * "Killed" means that the files are copied while the journal is open, so the
  * newest segment has no saved index and room behind its end.
  */
+#define TEST_ADVICE
 #include "model.h"
 
 #include "journal_check.h"
@@ -29,8 +30,10 @@ struct world {
     size_t reads, fail_read; /* this read fails; 0: none */
     size_t syncs, fail_sync;
     ino_t synced; /* the last file or folder that was synced */
-    bool full;    /* the disk has no room for more */
-    uint64_t cut; /* the length of segment 1 when the next one is made */
+    ino_t synced_file;
+    size_t dropped; /* files that the page cache was to drop */
+    bool full;      /* the disk has no room for more */
+    uint64_t cut;   /* the length of segment 1 when the next one is made */
 };
 
 static ssize_t
@@ -53,6 +56,8 @@ w_fsync(void *arg, int fd)
 
     if (fstat(fd, &info) == 0)
         world->synced = info.st_ino;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        world->synced_file = info.st_ino;
     if (++world->syncs == world->fail_sync) {
         errno = EIO;
         return -1;
@@ -653,6 +658,8 @@ saved_indexes_are_used(void **state)
     struct world *world = *state;
     uint64_t second[3], end[3];
     struct stat before[3], after;
+    struct test_path stray = test_segment_path(world->copy, 9999, "idx");
+    struct journal *journal;
 
     make_segments(world, second, end);
     test_folder_copy(world->dir, world->copy);
@@ -660,14 +667,18 @@ saved_indexes_are_used(void **state)
         assert_int_equal(
             stat(test_segment_path(world->copy, i + 1, "idx").text, &before[i]),
             0);
+    close(open(stray.text, O_CREAT | O_WRONLY, 0600));
     world->reads = 0;
-    open_dir(world, world->copy, "");
+    journal = open_dir(world, world->copy, "");
+    assert_int_equal(access(stray.text, F_OK), -1); /* it has no segment */
     assert_int_equal(world->reads, 3 + 3 * 3); /* heads; head, table, rows */
     assert_there(world, 0, 18, true);
     for (uint64_t i = 0; i < 3; i++) {
         assert_int_equal(
             stat(test_segment_path(world->copy, i + 1, "idx").text, &after), 0);
         assert_int_equal(after.st_ino, before[i].st_ino);
+        assert_int_equal(journal->segments[i].saved_len, after.st_size);
+        assert_int_equal(journal->segments[i].end, end[i] + ENTRY_HEAD_LEN);
     }
     shut(world);
 }
@@ -771,14 +782,17 @@ static void
 a_new_journal_begins_with_number_one(void **state)
 {
     struct world *world = *state;
+    struct test_path stray = test_segment_path(world->dir, 1, "idx");
     struct journal *journal;
 
+    close(open(stray.text, O_CREAT | O_WRONLY, 0600));
     for (int again = 0; again < 2; again++) { /* and so while it is empty */
         journal = open_dir(world, again ? world->copy : world->dir, "");
         assert_int_equal(journal->segment_count, 1);
         assert_int_equal(journal->segments[0].head.id, 1);
         assert_int_equal(journal->segments[0].head.prev_end, 0);
         assert_int_equal(journal->next_batch, again + 1);
+        assert_int_equal(access(stray.text, F_OK), -1);
         assert_int_equal(journal->segments[0].head.first_batch, again + 1);
         kill_world(world);
     }
@@ -840,6 +854,42 @@ the_newest_segment_is_synced_before_it_is_read(void **state)
     }
     world->fail_sync = 0;
     open_dir(world, world->copy, "");
+    assert_there(world, 0, 3, true);
+    shut(world);
+}
+
+static void
+see_advice(void *arg, int fd, uint64_t at, uint64_t len, int advice)
+{
+    struct world *world = arg;
+    struct stat info;
+
+    if (advice != POSIX_FADV_DONTNEED)
+        return;
+    assert_true(at == 0 && len == 0); /* all of it */
+    assert_int_equal(fstat(fd, &info), 0);
+    assert_int_equal(world->synced_file, info.st_ino);
+    assert_int_equal(world->reads, 2); /* the heads */
+    world->dropped++;
+}
+
+/* After a sync that failed, the page cache may have what the disk lacks. */
+static void
+the_newest_segment_is_read_from_the_disk(void **state)
+{
+    struct world *world = *state;
+
+    open_dir(world, world->dir, "");
+    put(world, 0, 1);
+    shut(world);
+    open_dir(world, world->dir, "");
+    put(world, 1, 2);
+    kill_world(world);
+    test_advice = (struct test_advice){see_advice, world};
+    world->reads = world->syncs = 0;
+    open_dir(world, world->copy, "");
+    test_advice.seen = NULL;
+    assert_int_equal(world->dropped, 1);
     assert_there(world, 0, 3, true);
     shut(world);
 }
@@ -927,6 +977,12 @@ damage_is_searched_across_windows(void **state)
     assert_true(newest(world)->end > UINT64_C(3) << 20);
     kill_world(world);
     flip(world->copy, 1, at, UINT64_C(5) << 18); /* more than a window */
+    for (size_t n = 2; n <= 4; n++) { /* while the damage is searched, too */
+        world->reads = 0;
+        world->fail_read = n;
+        assert_refused(world, IDEM_ERR_UNAVAILABLE, "cannot be read");
+    }
+    world->fail_read = 0;
     assert_refused(world, IDEM_ERR_CORRUPT, "damaged at offset");
     assert_int_equal(
         idem__journal_check(world->copy, NULL, NULL, NULL, NULL, &report, &err),
@@ -967,6 +1023,26 @@ a_check_counts_what_is_left(void **state)
     open_dir(world, world->copy, "?damage=accept");
     assert_int_equal(((struct journal *)world->store)->index.count, 7);
     shut(world);
+}
+
+static void
+opening_again_and_again_needs_no_more_memory(void **state)
+{
+    struct world *world = *state;
+    uint64_t second[3], end[3];
+    size_t before = 0;
+
+    make_segments(world, second, end);
+    for (int i = 0; i < 20; i++) {
+        if (i == 4)
+            before = test_allocated();
+        test_folder_copy(world->dir, world->copy);
+        if (i % 2)
+            drop_indexes(world->copy);
+        open_dir(world, world->copy, "");
+        shut(world);
+    }
+    assert_in_range(test_allocated(), 0, before + 1000);
 }
 
 /* What an errno says to the caller. */
@@ -1014,10 +1090,12 @@ main(void)
         T(a_new_journal_begins_with_number_one),
         T(an_empty_segment_is_replaced_and_has_no_index),
         T(the_newest_segment_is_synced_before_it_is_read),
+        T(the_newest_segment_is_read_from_the_disk),
         T(a_full_disk_is_no_reason_not_to_open),
         T(a_read_that_fails_loses_nothing),
         T(damage_is_searched_across_windows),
         T(a_check_counts_what_is_left),
+        T(opening_again_and_again_needs_no_more_memory),
         cmocka_unit_test(errors_say_what_to_do),
     };
 

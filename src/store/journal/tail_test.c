@@ -2,11 +2,11 @@
  * tail_test.c - tests how batches are written past the page cache, what is read
  * from memory, and file systems on which that is not possible.
  */
+#define TEST_ADVICE
 #include "testing.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 
 #define STRETCH (UINT64_C(128) << 10) /* of tail.c */
 #define FDS 1024
@@ -267,6 +267,9 @@ a_file_may_end_within_a_block(void **state)
         put(store, id, 200);
         check_all(store, id + 1);
     }
+    /* The next file is written directly again. */
+    assert_false(journal->buffered);
+    assert_non_null(journal->tail.bytes);
     test_close(store);
 }
 
@@ -368,11 +371,14 @@ static void
 the_newer_half_stays_in_memory(void **state)
 {
     struct world *world = *state;
-    struct idem_store *store = test_open(world->dir, &world->tuning);
-    struct journal *journal = (struct journal *)store;
     uint64_t places[700], slides = 0, from = 0;
+    struct idem_store *store;
+    struct journal *journal;
 
-    assert_int_equal(journal->tail.room, 16384);
+    world->tuning.tail_len = 65536;
+    store = test_open(world->dir, &world->tuning);
+    journal = (struct journal *)store;
+    assert_int_equal(journal->tail.room, 65536);
     assert_int_equal(journal->tail.from, 0);
     for (uint64_t id = 0; journal->segment_count == 1; id++) {
         uint64_t end;
@@ -384,8 +390,8 @@ the_newer_half_stays_in_memory(void **state)
         if (journal->segment_count > 1)
             break;
         assert_int_equal(journal->tail.from % JOURNAL_BLOCK, 0);
-        assert_in_range(end - journal->tail.from, end < 8192 ? end : 8192,
-                        16384);
+        assert_in_range(end - journal->tail.from, end < 32768 ? end : 32768,
+                        65536);
         slides += journal->tail.from != from;
         from = journal->tail.from;
         world->reads = 0;
@@ -394,7 +400,7 @@ the_newer_half_stays_in_memory(void **state)
         assert_int_equal(world->reads, 0);
     }
     /* It slides by a half of the room, so that it slides rarely. */
-    assert_in_range(slides, 256 / 8 - 4, 256 / 8);
+    assert_in_range(slides, 5, 6);
     test_close(store);
 }
 
@@ -434,6 +440,55 @@ a_record_at_the_start_of_a_block_is_in_memory(void **state)
     assert_int_equal(test_rev(store, id - 1), id);
     assert_int_equal(world->reads, 1); /* the one before it is not */
     test_close(store);
+}
+
+/* No more is read than there is. */
+static void
+what_is_read_ends_with_the_log(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = test_open(world->dir, &world->tuning);
+    struct journal *journal = (struct journal *)store;
+    struct segment *segment = &journal->segments[0];
+    uint8_t bytes[4096];
+    uint64_t at;
+    size_t got = 0;
+
+    for (uint64_t id = 0; id < 12; id++)
+        put(store, id, 100);
+    at = segment->end;
+    assert_true(at > 2048 && at < 4000);
+    put(store, 12, 100);
+    world->reads = 0;
+    assert_int_equal(idem__tail_read(journal, segment, bytes, 4096, at, &got),
+                     0);
+    assert_int_equal(got, segment->end - at);
+    assert_int_equal(idem__tail_read(journal, segment, bytes, 50, at, &got), 0);
+    assert_int_equal(got, 50);
+    assert_int_equal(idem__tail_read(journal, segment, bytes, 4096, 64, &got),
+                     0);
+    assert_int_equal(got, segment->end - 64);
+    assert_int_equal(world->reads, 0);
+    test_close(store);
+}
+
+static void
+opening_again_and_again_needs_no_more_memory(void **state)
+{
+    struct world *world = *state;
+    size_t before = 0;
+
+    for (int i = 0; i < 30; i++) {
+        struct idem_store *store;
+
+        if (i == 10)
+            before = test_allocated();
+        world->direct = (enum direct)(i % 3);
+        store = test_open(world->dir, &world->tuning);
+        put(store, (uint64_t)i, 100);
+        test_close(store);
+    }
+    assert_in_range(test_allocated(), 0, before + 30000);
 }
 
 /* A short segment needs less memory. */
@@ -490,39 +545,64 @@ is_cold(const struct segment *segment, uint64_t stretch)
     return segment->cold[stretch / 8] >> stretch % 8 & 1;
 }
 
+struct asked {
+    size_t count;
+    uint64_t at, len;
+};
+
+static void
+see_advice(void *arg, int fd, uint64_t at, uint64_t len, int advice)
+{
+    (void)fd;
+    if (advice == POSIX_FADV_WILLNEED)
+        *(struct asked *)arg =
+            (struct asked){((struct asked *)arg)->count + 1, at, len};
+}
+
 /* What was written past the page cache is asked for once. */
 static void
 a_stretch_is_cold_until_it_is_read(void **state)
 {
+    static const uint64_t order[] = {7, 0, 8, 1, 9};
     struct world *world = *state;
     struct idem_store *store;
-    struct journal *journal;
     struct segment *segment;
-    uint64_t id = 0, second = 0, ninth = 0; /* the first there */
+    uint64_t id = 0, firsts[12] = {0}; /* the first that begins there */
+    struct asked asked = {0};
+    bool cold[12];
 
+    test_advice = (struct test_advice){see_advice, &asked};
     world->tuning.segment_len = 12 * STRETCH;
     store = test_open(world->dir, &world->tuning);
-    journal = (struct journal *)store;
-    segment = &journal->segments[0];
+    segment = &((struct journal *)store)->segments[0];
     for (uint64_t n = 0; n < 12; n++)
         assert_false(is_cold(segment, n));
     for (; segment->end < 10 * STRETCH + 5000; id++) {
-        if (second == 0 && segment->end > STRETCH)
-            second = id;
-        if (ninth == 0 && segment->end > 9 * STRETCH)
-            ninth = id;
+        uint64_t stretch = segment->end / STRETCH;
+
+        if (firsts[stretch] == 0)
+            firsts[stretch] = id;
         put(store, id, 4000);
         for (uint64_t n = 0; n < 12; n++)
             assert_int_equal(is_cold(segment, n), n * STRETCH < segment->end);
     }
-    assert_int_equal(test_rev(store, second), second + 1);
     for (uint64_t n = 0; n < 12; n++)
-        assert_int_equal(is_cold(segment, n), n != 1 && n < 11);
+        cold[n] = n < 11;
+    for (size_t i = 0; i < 5; i++) {
+        uint64_t first = firsts[order[i]];
+
+        assert_int_equal(test_rev(store, first), first + 1);
+        assert_int_equal(test_rev(store, first), first + 1);
+        cold[order[i]] = false;
+        assert_int_equal(asked.count, i + 1);
+        assert_int_equal(asked.at, order[i] * STRETCH);
+        assert_int_equal(asked.len, STRETCH);
+        for (uint64_t n = 0; n < 12; n++)
+            assert_int_equal(is_cold(segment, n), cold[n]);
+    }
     assert_int_equal(test_rev(store, id - 1), id); /* it is in memory */
     assert_true(is_cold(segment, 10));
-    assert_int_equal(test_rev(store, ninth), ninth + 1);
-    for (uint64_t n = 0; n < 12; n++)
-        assert_int_equal(is_cold(segment, n), n != 1 && n != 9 && n < 11);
+    test_advice.seen = NULL;
     test_close(store);
 }
 
@@ -613,6 +693,8 @@ main(void)
         T(an_older_file_is_zeroed_up_to_the_end_of_the_block),
         T(the_newer_half_stays_in_memory),
         T(a_record_at_the_start_of_a_block_is_in_memory),
+        T(what_is_read_ends_with_the_log),
+        T(opening_again_and_again_needs_no_more_memory),
         T(no_more_memory_is_used_than_the_segment_is_long),
         T(the_last_block_is_written_past_the_page_cache),
         T(a_stretch_is_cold_until_it_is_read),

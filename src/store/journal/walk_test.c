@@ -21,6 +21,7 @@ struct file {
     size_t reads, fail_at; /* this read fails; 0: none */
     uint64_t longest;      /* bytes of one read */
     uint64_t read_to;      /* the highest offset that was asked for */
+    size_t allocated;      /* before the test */
 };
 
 static ssize_t
@@ -49,8 +50,10 @@ f_pread(void *arg, int fd, void *data, size_t len, off_t at)
 static int
 setup(void **state)
 {
+    size_t before = test_allocated();
     struct file *file = calloc(1, sizeof(*file));
 
+    file->allocated = before;
     file->io = idem__system_io;
     file->io.pread = f_pread;
     file->io.arg = file;
@@ -65,9 +68,11 @@ static int
 teardown(void **state)
 {
     struct file *file = *state;
+    size_t before = file->allocated;
 
     free(file->bytes);
     free(file);
+    assert_in_range(test_allocated(), 0, before + 16384);
     return 0;
 }
 
@@ -347,6 +352,7 @@ a_head_alone_is_not_found(void **state)
     assert_int_equal(idem__walk_find(&walk, 0, &found), 0);
     assert_true(found);
     assert_int_equal(walk.at, whole);
+    assert_int_equal(file->reads, 1);
     idem__walk_clear(&walk);
 
     start(file, &walk, file->len - 8);
