@@ -45,7 +45,7 @@ SIMULATE = "tests/sim/simulate"
 ENGINE = ["src/engine/%s_test" % name
           for name in ("time", "time_bounds", "commit", "group", "engine", "engine_fault", "batch", "sealed", "claims", "quota", "park", "epoch", "engine_alloc")]
 JOURNAL = ["src/store/journal/%s_test" % name
-           for name in ("tail", "load", "life", "clock", "journal_check", "journal_copy", "crash", "journal_alloc", "journal", "journal_fault")]
+           for name in ("recover", "walk", "saved", "tail", "load", "life", "clock", "journal_check", "journal_copy", "crash", "journal_alloc", "journal", "journal_fault", "folder")]
 # file: the tests that know it
 TESTS = {
     "src/record/step.c": ["src/record/step_test", "src/record/lives_test", "src/engine/engine_test", "src/engine/time_test", SIMULATE],

@@ -297,6 +297,10 @@ without_saved_indexes_nothing_is_missing(void **state)
             tuning.lazy = lazy;
             store = test_open(dir, &tuning);
             assert_true(no_index.denied > 0);
+            assert_int_equal(((struct journal *)store)->segments[0].saved_len,
+                             0);
+            assert_int_equal(
+                access(test_segment_path(dir, 1, "idx").text, F_OK), -1);
             assert_int_equal(count_found(store), IDS);
             for (int i = 0; i < 100; i++)
                 test_tend(store);

@@ -455,8 +455,8 @@ close_store(struct idem_store *store)
     idem__tail_drop(self);
     for (size_t i = 0; i < self->segment_count; i++)
         idem__segment_close(self, &self->segments[i]);
+    idem__saved_clear(self); /* may remove a file of the folder */
     idem__folder_close(self);
-    idem__saved_clear(self);
     idem__index_clear(&self->index);
     idem_buf_clear(&self->batch);
     idem_buf_clear(&self->scratch);

@@ -56,7 +56,6 @@ struct row {
  * replaces meanwhile is left out. */
 struct row_log {
     uint64_t id; /* of the segment */
-    uint64_t salt;
     struct row *rows; /* in the order of their places */
     size_t count, room;
     uint64_t written; /* rows in the file */
@@ -149,6 +148,7 @@ struct journal {
 
     struct segment *segments; /* oldest first; the last one is written */
     size_t segment_count, segment_room;
+    uint64_t first_id; /* for the next segment, if there is none; 0: 1 */
     struct journal_index index;
     struct loader *loader; /* NULL: the index is complete */
     struct rev_note rev_notes[REV_NOTES];

@@ -148,10 +148,108 @@ no_memory_at_all_loses_nothing(void **state)
     each_in_turn(true, true);
 }
 
+#define KILLED_IDS 60
+
+/* Look up every record: it is there, or there is not enough memory. */
+static void
+look_up(struct idem_store *store)
+{
+    for (uint64_t id = 0; id < KILLED_IDS; id++) {
+        struct idem_arena arena = {NULL, 0};
+        struct idem_load load = {0};
+        struct test_record t;
+        struct idem_error err;
+        enum idem_status status;
+
+        test_make(&t, id, IDEM_STATE_SUCCEEDED, 1, 0);
+        memcpy(load.key, t.key, IDEM_KEY_LEN);
+        watching = true;
+        status = store->type->load(store, &load, 1, &arena, &err);
+        watching = false;
+        if (status == IDEM_OK)
+            assert_int_equal(load.record.rev, id + 1);
+        else
+            assert_int_equal(err.status, IDEM_ERR_MEMORY);
+        idem_arena_clear(&arena);
+    }
+    for (uint32_t i = 0; i < INDEX_SHARDS; i++) /* no room is promised */
+        assert_int_equal(((struct journal *)store)->index.shards[i].promised,
+                         0);
+}
+
+/* Open a copy of a killed journal. Returns false if there were fewer
+ * allocations. */
+static bool
+open_killed(const char *dir, const char *copy, size_t n, bool lazy)
+{
+    struct idem_io io = idem__system_io;
+    struct journal_tuning tuning = {.io = &io,
+                                    .segment_len = 8192,
+                                    .tag_mask = UINT64_MAX >> 8,
+                                    .no_thread = true,
+                                    .lazy = lazy};
+    struct idem_store *store = NULL;
+    struct idem_error err;
+    enum idem_status status;
+    size_t files;
+
+    io.fsync = io.fdatasync = no_sync;
+    test_folder_copy(dir, copy);
+    files = test_open_files();
+    allocations = 0;
+    fail_at = n;
+    for_good = false;
+    watching = true;
+    status = test_try_open(copy, &tuning, NULL, NULL, &store, &err);
+    watching = false;
+    if (status == IDEM_OK) {
+        look_up(store);
+        test_close(store);
+    } else {
+        assert_int_equal(err.status, IDEM_ERR_MEMORY);
+    }
+    if (test_open_files() != files)
+        fail_msg("allocation %zu: a file stays open", n);
+    n = allocations >= n;
+    store = test_open(copy, &tuning);
+    for (uint64_t id = 0; id < KILLED_IDS; id++)
+        assert_int_equal(test_rev(store, id), id + 1);
+    test_close(store);
+    return n;
+}
+
+/* Its newest segment has no saved index, and one more is missing. */
+static void
+opening_a_killed_journal_without_memory_loses_nothing(void **state)
+{
+    char *dir = test_fast_folder(), *copy = test_fast_folder(),
+         *killed = test_fast_folder();
+    struct journal_tuning tuning = {.segment_len = 8192, .no_thread = true};
+    struct idem_store *store = test_open(dir, &tuning);
+    struct test_record t;
+
+    (void)state;
+    for (uint64_t id = 0; id < KILLED_IDS; id++) {
+        test_make(&t, id, IDEM_STATE_SUCCEEDED, id + 1, 250);
+        assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    }
+    assert_true(((struct journal *)store)->segment_count > 2);
+    test_folder_copy(dir, killed);
+    test_close(store);
+    assert_int_equal(unlink(test_segment_path(killed, 1, "idx").text), 0);
+    for (int lazy = 0; lazy < 2; lazy++)
+        for (size_t n = 1; open_killed(killed, copy, n, lazy); n++)
+            ;
+    test_folder_drop(dir);
+    test_folder_drop(copy);
+    test_folder_drop(killed);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opening_a_killed_journal_without_memory_loses_nothing),
         cmocka_unit_test(an_allocation_that_fails_loses_nothing),
         cmocka_unit_test(no_memory_at_all_loses_nothing),
     };

@@ -210,7 +210,7 @@ judge_stop(struct checker *self, const struct segment *segment,
         return IDEM_OK;
     }
     damaged(self, segment->head.id, at, "no valid entry starts here");
-    error = idem__walk_find(walk, newest ? batch + 1 : 0, go_on);
+    error = idem__walk_find(walk, 0, go_on);
     return error ? read_error(self, error) : IDEM_OK;
 }
 

@@ -788,6 +788,53 @@ many_restarts_leave_few_files(void **state)
     test_close(store);
 }
 
+/* A journal whose records have all expired has one segment, and that is empty.
+ * The next segment must not get a lower number: the empty file is still there,
+ * and what it says of the segment before it would end the new one. */
+static void
+a_journal_of_one_empty_segment_keeps_what_follows(void **state)
+{
+    struct world *world = *state;
+
+    for (uint64_t segments = 1; segments < 4; segments++) {
+        struct idem_store *store;
+        struct journal *journal;
+
+        test_folder_empty(world->dir);
+        for (uint64_t i = 1; i <= segments; i++) {
+            store = open_world(world);
+            assert_int_equal(
+                put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, 1000),
+                IDEM_SWAP_STORED);
+            test_close(store);
+        }
+        world->clock.now_ms += DAY_MS;
+        store = open_world(world);
+        journal = (struct journal *)store;
+        for (int i = 0; i < 100; i++)
+            test_tend(store);
+        assert_int_equal(journal->segment_count, 1);
+        assert_int_equal(journal->segments[0].end, SEGMENT_HEAD_LEN);
+        test_close(store);
+
+        store = open_world(world);
+        journal = (struct journal *)store;
+        assert_int_equal(journal->segments[0].head.id, segments + 1);
+        for (uint64_t i = 4; i < 10; i++) {
+            assert_int_equal(
+                put(world, store, i, i, 0, IDEM_STATE_SUCCEEDED, DAY_MS),
+                IDEM_SWAP_STORED);
+            world->clock.now_ms += 2000;
+            test_tend(store); /* writes a mark, as closing does */
+        }
+        test_close(store);
+        store = open_world(world);
+        for (uint64_t i = 4; i < 10; i++)
+            assert_int_equal(test_rev(store, i), i);
+        test_close(store);
+    }
+}
+
 int
 main(void)
 {
@@ -810,6 +857,7 @@ main(void)
         T(claims_never_use_the_reserve),
         T(an_old_doubt_keeps_its_record_and_not_its_reserve),
         T(many_restarts_leave_few_files),
+        T(a_journal_of_one_empty_segment_keeps_what_follows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,6 +154,11 @@ stopped(struct journal *self, struct segment_walk *walk, uint64_t id,
     if (!newest && at == walk->limit)
         return IDEM_OK;
     error = idem__walk_find(walk, newest ? walk->batch + 1 : 0, go_on);
+    if (!error && newest && *go_on) {
+        /* The next valid entry may be of the same batch. */
+        walk->at = at;
+        error = idem__walk_find(walk, 0, go_on);
+    }
     if (error)
         return idem__recover_error(self, error, err);
     if (newest && !*go_on)
@@ -348,13 +353,15 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
         cut_tail(self);
         newest = &self->segments[self->segment_count - 1];
         if (newest->end == SEGMENT_HEAD_LEN) {
-            /* The segment is empty: the new one takes its number. */
+            /* The segment is empty: the new one takes its number and the
+             * place of its file, also if it is the only one. */
             struct journal_name name =
                 idem__segment_name(newest->head.id, "idx");
 
             (void)idem__io_unlink(self->io, self->dir_fd, name.text);
             idem__segment_close(self, newest);
             self->segment_count--;
+            self->first_id = newest->head.id;
         }
     }
     idem__journal_clock_start(self);

@@ -263,7 +263,6 @@ idem__saved_start(struct journal *self, const struct segment *segment)
 {
     drop_file(self);
     self->row_log.id = segment->head.id;
-    self->row_log.salt = segment->head.salt;
     self->row_log.broken = false;
 }
 
@@ -416,7 +415,7 @@ idem__saved_finish(struct journal *self, struct segment *segment)
                                         .next_batch = self->next_batch,
                                         .time_us = self->persisted_us,
                                         .rows = log->written};
-        segment->saved_len = SAVED_HEAD_LEN + log->written * SAVED_ROW_LEN;
+        segment->saved_len = idem__saved_plan(&job->head);
         log->open = false;
         log->written = 0;
         idem__helper_save(self, job);

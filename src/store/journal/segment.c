@@ -273,7 +273,9 @@ idem__segment_add(struct journal *self, uint64_t min_len, bool use_reserve,
     struct fresh fresh;
     int error = 0;
 
-    next.head.id = last ? last->head.id + 1 : 1;
+    next.head.id = last             ? last->head.id + 1
+                   : self->first_id ? self->first_id
+                                    : 1;
     next.head.salt = idem__new_rev();
     next.head.prev_end = last ? last->end : 0;
     next.head.time_us = idem__journal_now_us(self);

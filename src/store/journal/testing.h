@@ -8,6 +8,8 @@
 #include "journal.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -93,6 +95,33 @@ test_folder_empty(const char *dir)
         closedir(folder);
 }
 
+/* Make `to` a copy of `from`, as a killed process would leave it. */
+static UNUSED void
+test_folder_copy(const char *from, const char *to)
+{
+    DIR *folder = opendir(from);
+    struct dirent *file;
+    uint8_t bytes[65536];
+
+    test_folder_empty(to);
+    while ((file = readdir(folder))) {
+        struct test_path source = test_path(from, file->d_name);
+        struct test_path copy = test_path(to, file->d_name);
+        int in, out;
+        ssize_t n;
+
+        if (file->d_name[0] == '.')
+            continue;
+        in = open(source.text, O_RDONLY);
+        out = open(copy.text, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        while ((n = read(in, bytes, sizeof(bytes))) > 0)
+            assert_int_equal(write(out, bytes, (size_t)n), n);
+        close(in);
+        close(out);
+    }
+    closedir(folder);
+}
+
 static UNUSED char *
 test_folder(void)
 {
@@ -136,6 +165,53 @@ test_folder_teardown(void **state)
     test_folder_drop(*state);
     return 0;
 }
+
+/* The number of files that this process has open. */
+static UNUSED size_t
+test_open_files(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    size_t count = 0;
+
+    assert_non_null(folder);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+/* Bytes that this process has allocated; 0 with a sanitizer, which finds lost
+ * memory itself. */
+static UNUSED size_t
+test_allocated(void)
+{
+    struct mallinfo2 info = mallinfo2();
+
+    return info.uordblks + info.hblkhd;
+}
+
+/* What the kernel was told last about a file (posix_fadvise). A test that wants
+ * to see this defines TEST_ADVICE and hooks into `seen`. */
+struct test_advice {
+    void (*seen)(void *arg, int fd, uint64_t at, uint64_t len, int advice);
+    void *arg;
+};
+
+#ifdef TEST_ADVICE
+static struct test_advice test_advice;
+
+/* The program's own function is called instead of the system's, also by a
+ * mutant in a shared object (tests/mutate). It may do nothing, because advice
+ * only saves time. */
+__attribute__((visibility("default"))) int
+posix_fadvise(int fd, off_t at, off_t len, int advice)
+{
+    if (test_advice.seen)
+        test_advice.seen(test_advice.arg, fd, (uint64_t)at, (uint64_t)len,
+                         advice);
+    return 0;
+}
+#endif
 
 /* A log that prints nothing and counts. */
 struct test_log {
