@@ -31,13 +31,14 @@ struct rounds {
     struct round_key keys[ROUND_KEYS]; /* sorted by key */
     size_t turns, stored, refused, not_stored, lost, errors;
     atomic_size_t news;
+    enum idem_status also; /* an error that is fine as well */
 };
 
 void rounds_init(struct rounds *rounds, uint64_t seed);
 
 /* One call of each function: swap a batch, read, scan, ask for the time, tend,
  * watch. Fails the test for an answer that cannot be right, and for an error
- * other than UNAVAILABLE, LOST and MEMORY. False: there was an error. */
+ * other than UNAVAILABLE, LOST, FULL and MEMORY. False: there was an error. */
 bool rounds_turn(struct rounds *rounds, struct idem_store *store);
 
 /* Without faults: every key has one of its revs and can be deleted, which this
