@@ -21,7 +21,7 @@ struct round_key {
     uint8_t key[IDEM_KEY_LEN];
     uint64_t revs[ROUND_MAYBE]; /* may be there; 0: absent */
     size_t count;
-    bool watched;
+    bool watched, shown;
 };
 
 struct rounds {
@@ -32,6 +32,7 @@ struct rounds {
     size_t turns, stored, refused, not_stored, lost, errors;
     atomic_size_t news;
     enum idem_status also; /* an error that is fine as well */
+    bool lies; /* the server may say that there are no records */
 };
 
 void rounds_init(struct rounds *rounds, uint64_t seed);
