@@ -48,7 +48,7 @@ idem__remote_url(const char *url)
 
 /* Find the first line that is not a comment: "name secret" or "name:secret". */
 static bool
-parse_auth(char *text, char **name, char **secret)
+parse_auth(char *text, const char **name, const char **secret)
 {
     char *at = text, *gap;
 
@@ -63,21 +63,36 @@ parse_auth(char *text, char **name, char **secret)
     gap[strcspn(gap, " \t")] = 0;
     if (*gap == 0)
         return false;
-    *name = strdup(at);
-    *secret = strdup(gap);
-    return *name && *secret;
+    *name = at;
+    *secret = gap;
+    return true;
+}
+
+/* Copy a name and its secret; the name may be NULL. */
+static enum idem_status
+keep_auth(struct idem__remote_address *address, const char *name,
+          size_t name_len, const char *secret, struct idem_error *err)
+{
+    address->secret = strdup(secret);
+    if (name)
+        address->name = strndup(name, name_len);
+    /* Never log in as somebody else, or as nobody. */
+    return !address->secret || (name && !address->name)
+               ? idem__fail(err, IDEM_ERR_MEMORY, "out of memory")
+               : IDEM_OK;
 }
 
 /* Name and secret from the first line, "name secret". */
 static enum idem_status
-read_auth_file(const char *file, char **name, char **secret,
+read_auth_file(const char *file, struct idem__remote_address *address,
                struct idem_error *err)
 {
+    const char *name, *secret;
+    enum idem_status status;
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     struct stat about;
     char text[4096];
     ssize_t len;
-    bool ok;
 
     if (fd < 0 || fstat(fd, &about) != 0) {
         if (fd >= 0)
@@ -91,25 +106,26 @@ read_auth_file(const char *file, char **name, char **secret,
         return idem__fail(err, IDEM_ERR_INVALID,
                           "%s can be read by everybody: chmod 600 it", file);
     text[len > 0 ? len : 0] = 0;
-    ok = parse_auth(text, name, secret);
+    status = parse_auth(text, &name, &secret)
+                 ? keep_auth(address, name, strlen(name), secret, err)
+                 : idem__fail(err, IDEM_ERR_INVALID,
+                              "%s has no line \"name secret\"", file);
     explicit_bzero(text, sizeof(text));
-    return ok ? IDEM_OK
-              : idem__fail(err, IDEM_ERR_INVALID,
-                           "%s has no line \"name secret\"", file);
+    return status;
 }
 
 /* IDEM_AUTH is name:secret, or a secret alone. */
-static void
-read_auth_variable(struct idem__remote_address *address)
+static enum idem_status
+read_auth_variable(struct idem__remote_address *address, struct idem_error *err)
 {
     const char *given = getenv("IDEM_AUTH");
     const char *colon = given ? strchr(given, ':') : NULL;
 
     if (!given || !*given)
-        return;
-    if (colon && colon > given)
-        address->name = strndup(given, (size_t)(colon - given));
-    address->secret = strdup(colon ? colon + 1 : given);
+        return IDEM_OK;
+    return keep_auth(address, colon && colon > given ? given : NULL,
+                     colon ? (size_t)(colon - given) : 0,
+                     colon ? colon + 1 : given, err);
 }
 
 static enum idem_status
@@ -118,20 +134,17 @@ read_auth(const struct idem__url *url, struct idem__remote_address *address,
 {
     const char *file = idem__url_option(url, "auth-file");
 
-    if (url->password) {
-        address->name = url->user ? strdup(url->user) : NULL;
-        address->secret = strdup(url->password);
-    } else if (url->user) {
+    if (url->password)
+        return keep_auth(address, url->user, url->user ? strlen(url->user) : 0,
+                         url->password, err);
+    if (url->user)
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\": a name comes with a secret: "
                           "idem://name:secret@host",
                           address->shown);
-    } else if (file) {
-        return read_auth_file(file, &address->name, &address->secret, err);
-    } else {
-        read_auth_variable(address);
-    }
-    return IDEM_OK;
+    if (file)
+        return read_auth_file(file, address, err);
+    return read_auth_variable(address, err);
 }
 
 static enum idem_status
@@ -203,8 +216,7 @@ idem__remote_address_open(const char *url, struct idem__remote_address *address,
     address->shown[strcspn(address->shown, "?")] = 0;
     status = local ? read_unix_url(url, address, err)
                    : read_url(url, NULL, address, err);
-    if (status == IDEM_OK && ((!address->host && !address->path) ||
-                              (address->name && !address->secret)))
+    if (status == IDEM_OK && !address->host && !address->path)
         status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     if (status != IDEM_OK)
         idem__remote_address_clear(address);
@@ -433,6 +445,8 @@ ask(struct dial *d, const struct idem__wire_args *args, struct idem_buf *in,
         if (got == IDEM__WIRE_DONE)
             return IDEM_OK;
         room = got == IDEM__WIRE_MORE ? idem_buf_room(in, 4096) : NULL;
+        if (got == IDEM__WIRE_MORE && !room && in->len + 4096 <= in->cap)
+            return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
         if (!room)
             return idem__fail(
                 err, IDEM_ERR_UNSUPPORTED,

@@ -20,10 +20,12 @@ void *__real_malloc(size_t len);
 void *__real_calloc(size_t count, size_t len);
 void *__real_realloc(void *old, size_t len);
 char *__real_strdup(const char *text);
+char *__real_strndup(const char *text, size_t len);
 void *__wrap_malloc(size_t len);
 void *__wrap_calloc(size_t count, size_t len);
 void *__wrap_realloc(void *old, size_t len);
 char *__wrap_strdup(const char *text);
+char *__wrap_strndup(const char *text, size_t len);
 int __wrap_asprintf(char **out, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -49,6 +51,12 @@ char *
 __wrap_strdup(const char *text)
 {
     return alloc_fails(0) ? NULL : __real_strdup(text);
+}
+
+char *
+__wrap_strndup(const char *text, size_t len)
+{
+    return alloc_fails(0) ? NULL : __real_strndup(text, len);
 }
 
 int
