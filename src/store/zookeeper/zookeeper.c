@@ -166,7 +166,7 @@ read_url(struct zk_store *self, const char *url, struct idem_error *err)
         return status;
     root = self->url.path ? self->url.path : "idem";
     if (strlen(root) + 2 > sizeof(self->root) || strstr(root, "//") ||
-        root[strlen(root) - 1] == '/')
+        root[0] == '/' || root[strlen(root) - 1] == '/')
         return idem__fail(err, IDEM_ERR_INVALID,
                           "zookeeper: \"/%s\" is not a path", root);
     snprintf(self->root, sizeof(self->root), "/%s", root);
