@@ -5,7 +5,7 @@ from lib import SOAK, run_c_test
 from liar import Http, Liar, Resp
 from servers import Etcd, Redis
 
-TURNS = 1200 if SOAK else 72
+TURNS = 1200 if SOAK else 48
 
 # Not here: replies that the server might have given, such as "no such record". Nobody can see that they are wrong.
 ETCD = [b"200 {}", b"200 []", b"200 null", b"200 not JSON", b"200 ", b'200 {"responses":[]}', b'200 {"responses":{}}',
@@ -36,13 +36,28 @@ REDIS = [b":7\r\n", b"*0\r\n", b"*1\r\n*0\r\n", b"*2\r\n:7\r\n:8\r\n", b"*2\r\n$
          b"-BUSY Redis is busy running a script\r\n", b"?what\r\n", b"$99999999999999999999\r\n"]
 
 
-def check(kind, every, replies, **env):
+# Each of them makes the client log in again, or spoils that.
+LOGIN = [b'401 {"code":16,"message":"etcdserver: invalid auth token"}', b"200 {}", b'401 {"code":16,"error":"etcdserver: invalid auth token"}', b'200 {"token":7}',
+         b'401 {"code":16,"message":"etcdserver: invalid auth token"}', b'400 {"code":3,"message":"authentication failed"}', b"200 not JSON"]
+
+
+def with_users(server):
+    """The URL of an etcd that has users and passwords now."""
+    server.post("/v3/auth/user/add", {"name": "root", "password": "r00t"})
+    server.post("/v3/auth/role/add", {"name": "root"})
+    server.post("/v3/auth/user/grant", {"user": "root", "role": "root"})
+    server.post("/v3/auth/enable", {})
+    return "etcd://root:r00t@127.0.0.1:%d"
+
+
+def check(kind, every, replies, turns=TURNS, users=False, **env):
     server, talk = {"etcd": (Etcd, Http), "redis": (Redis, Resp)}[kind]
     server = server()
+    url = with_users(server) if users else kind + "://127.0.0.1:%d"
     liar = Liar(server.port, talk, replies, every)
     try:
-        url = "%s://127.0.0.1:%d" % (kind, liar.port)
-        run_c_test("store_replies_test", url, IDEM_TEST_STORE=url, IDEM_TEST_TRUTH=server.url, IDEM_TEST_TURNS=TURNS, **env)
+        run_c_test("store_replies_test", server.url, IDEM_TEST_STORE=url % liar.port, IDEM_TEST_TRUTH=url % server.port,
+                   IDEM_TEST_TURNS=turns, **env)
         assert liar.told > 10
     finally:
         liar.stop()
@@ -59,3 +74,7 @@ def test_wrong_replies_become_errors_and_never_answers(kind, replies, every):
                                           ("redis", [r for r in REDIS if r.startswith(b"-") and b"MOVED" not in r and b"ASK" not in r])])
 def test_a_scan_that_meets_an_error_leaves_no_record_out(kind, replies):
     check(kind, 11, replies, IDEM_TEST_NO_LIES=1)
+
+
+def test_wrong_replies_while_a_client_logs_in():
+    check("etcd", 4, LOGIN, turns=TURNS // 2, users=True)
