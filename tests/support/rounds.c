@@ -336,8 +336,10 @@ watch_one(struct rounds *rounds, struct idem_store *store)
 
     if (!store->type->watch)
         return;
-    store->news_arg = rounds;
-    store->news = hear;
+    if (!store->news) { /* its thread reads them */
+        store->news_arg = rounds;
+        store->news = hear;
+    }
     if (k->watched) {
         (void)store->type->watch(store, k->key, false);
         k->watched = false;
