@@ -204,7 +204,7 @@ $(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
 	$(link) -o $@ $(filter %.o,$^) $(B)/libidem-inner.a -lcmocka $(test_ldflags) $(libs)
 
 # Tests in which the n-th allocation fails.
-alloc_link := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
+alloc_link := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup,--wrap=asprintf
 %_alloc_test: test_ldflags = $(alloc_link)
 
 test-programs: $(tests)

@@ -20,6 +20,7 @@ void
 idem_buf_reset(struct idem_buf *buf)
 {
     buf->len = 0;
+    buf->lacks = false;
 }
 
 void
@@ -33,19 +34,21 @@ uint8_t *
 idem_buf_room(struct idem_buf *buf, size_t len)
 {
     size_t room = buf->room ? buf->room : FIRST_ROOM;
-    uint8_t *data;
+    uint8_t *data = NULL;
 
-    if (len > buf->cap || buf->len > buf->cap - len)
-        return NULL;
-    if (buf->data && buf->len + len <= buf->room)
+    if (buf->data && len <= buf->room - buf->len)
         return buf->data + buf->len;
-    while (room < buf->len + len && room < buf->cap / 2)
-        room *= 2;
-    if (room < buf->len + len || room > buf->cap)
-        room = buf->cap;
-    data = realloc(buf->data, room ? room : 1);
-    if (!data)
+    if (len <= buf->cap && buf->len <= buf->cap - len) {
+        while (room < buf->len + len && room < buf->cap / 2)
+            room *= 2;
+        if (room < buf->len + len || room > buf->cap)
+            room = buf->cap;
+        data = realloc(buf->data, room ? room : 1);
+    }
+    if (!data) {
+        buf->lacks = true;
         return NULL;
+    }
     buf->data = data;
     buf->room = room;
     return data + buf->len;

@@ -10,10 +10,12 @@
 
 /* Owned bytes. Growing past the cap, or out of memory, is an error that leaves
  * the content unchanged. `_init` sets a cap, `_reset` empties the buffer and
- * keeps its memory, `_clear` frees it. */
+ * keeps its memory, `_clear` frees it. Whoever adds many pieces may check
+ * `lacks` once, after the last one. */
 struct idem_buf {
     uint8_t *data;
     size_t len, room, cap;
+    bool lacks; /* something could not be added since it was empty */
 };
 
 void idem_buf_init(struct idem_buf *buf, size_t cap);

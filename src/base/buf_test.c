@@ -22,11 +22,16 @@ a_buf_grows_up_to_its_cap_and_not_beyond(void **state)
     for (int i = 0; i < 100; i++)
         assert_true(idem_buf_add(&buf, "0123456789", 10));
     assert_int_equal(buf.len, 1000);
+    assert_false(buf.lacks);
     assert_false(idem_buf_add(&buf, "x", 1));
+    assert_true(buf.lacks);
     assert_null(idem_buf_room(&buf, 1));
     assert_int_equal(buf.len, 1000); /* unchanged */
     assert_memory_equal(buf.data + 990, "0123456789", 10);
     assert_true(idem_buf_add(&buf, NULL, 0));
+    assert_true(buf.lacks); /* still */
+    idem_buf_reset(&buf);
+    assert_false(buf.lacks);
     idem_buf_clear(&buf);
     assert_int_equal(buf.cap, 1000);
 }

@@ -64,6 +64,50 @@ a_semaphore_has_so_many_places_and_no_more(void **state)
         assert_int_equal(idem_locks_give(held[i], NULL, NULL), IDEM_OK);
 }
 
+static void
+refused(enum idem_lock_mode mode, const char *const *names, size_t count,
+        const char *owner, enum idem_status want)
+{
+    const struct idem_lock_options options = {.owner = owner};
+    struct idem_locks *locks = NULL;
+    struct idem_error err = {IDEM_OK, ""};
+
+    assert_int_equal(
+        idem_locks_take(engine, mode, names, count, 2, &options, &locks, &err),
+        want);
+    assert_null(locks);
+    assert_true(err.status == want && err.text[0] != 0);
+}
+
+static void
+names_owners_and_modes_that_cannot_be_are_refused(void **state)
+{
+    static char name[IDEM_ID_MAX + 2], owner[IDEM_SUBJECT_MAX + 2];
+    const char *names[IDEM_LOCKS_MAX + 1];
+    const struct idem_lock_options options = {.owner = owner};
+    struct idem_lock *lock = NULL;
+
+    (void)state;
+    memset(name, 'n', sizeof(name) - 1);
+    memset(owner, 'o', sizeof(owner) - 1);
+    for (size_t i = 0; i < IDEM_LOCKS_MAX + 1; i++)
+        names[i] = "door";
+    refused(IDEM_LOCK_ALL, names, 0, NULL, IDEM_ERR_INVALID);
+    refused(IDEM_LOCK_ALL, names, IDEM_LOCKS_MAX + 1, NULL, IDEM_ERR_INVALID);
+    refused(IDEM_LOCK_ALL, names, 1, owner, IDEM_ERR_INVALID);
+    refused((enum idem_lock_mode)99, names, 1, NULL, IDEM_ERR_UNSUPPORTED);
+    names[0] = name;
+    refused(IDEM_LOCK_ALL, names, 1, NULL, IDEM_ERR_INVALID);
+    refused(IDEM_LOCK_PERMIT, names, 1, NULL, IDEM_ERR_INVALID);
+    refused(IDEM_LOCK_READ, names, 1, NULL, IDEM_ERR_INVALID);
+    refused(IDEM_LOCK_WRITE, names, 1, NULL, IDEM_ERR_INVALID);
+    assert_int_equal(idem_lock_take(engine, name, NULL, &lock, NULL),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(idem_lock_take(engine, "door", &options, &lock, NULL),
+                     IDEM_ERR_INVALID);
+    assert_null(lock);
+}
+
 struct storm {
     atomic_int inside, most, done, failed;
     enum idem_lock_mode mode;
@@ -311,6 +355,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_owners_and_modes_that_cannot_be_are_refused),
         cmocka_unit_test(a_semaphore_has_so_many_places_and_no_more),
         cmocka_unit_test(a_storm_never_finds_more_inside_than_permits),
         cmocka_unit_test(writers_are_alone),

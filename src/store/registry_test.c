@@ -42,6 +42,82 @@ a_url_that_names_no_store_is_refused_with_those_that_exist(void **state)
     refused("memory:somewhere", IDEM_ERR_INVALID, "nothing follows memory:");
 }
 
+#define LONG                                                                   \
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" \
+    "aa"                                                                       \
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" \
+    "aa"
+#define HOSTS_17 "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"
+
+static void
+an_address_that_a_store_cannot_use_is_refused(void **state)
+{
+    (void)state;
+#ifdef IDEM_WITH_SQLITE
+    refused("sqlite:", IDEM_ERR_INVALID, "write sqlite:FILE");
+    refused("sqlite::memory:", IDEM_ERR_INVALID, "write sqlite:FILE");
+    refused("sqlite:/tmp/db?cache=1", IDEM_ERR_INVALID, "write sqlite:FILE");
+    refused("sqlite:/tmp/db?mode=fast", IDEM_ERR_INVALID, "use mode=rollback");
+    refused("sqlite:/no such folder/db", IDEM_ERR_UNAVAILABLE, "name a file");
+#endif
+#ifdef IDEM_WITH_REDIS
+    refused("redis:host", IDEM_ERR_INVALID, "write //");
+    refused("redis://", IDEM_ERR_INVALID, "host name is missing");
+    refused("redis://h:0", IDEM_ERR_INVALID, "1 to 65535");
+    refused("redis://h:70000", IDEM_ERR_INVALID, "1 to 65535");
+    refused("redis://h:99999999999999999999", IDEM_ERR_INVALID, "1 to 65535");
+    refused("redis://h:", IDEM_ERR_INVALID, "1 to 65535");
+    refused("redis://h:1x", IDEM_ERR_INVALID, "1 to 65535");
+    refused("redis://[::1", IDEM_ERR_INVALID, "ends with");
+    refused("redis://[::1]1", IDEM_ERR_INVALID, "ends with");
+    refused("redis://[::1]:0", IDEM_ERR_INVALID, "1 to 65535");
+    refused("redis://" HOSTS_17 "," HOSTS_17, IDEM_ERR_INVALID, "too many");
+    refused("redis://%zz:a@h", IDEM_ERR_INVALID, "% escape");
+    refused("redis://a:%zz@h", IDEM_ERR_INVALID, "% escape");
+    refused("redis://h/%00", IDEM_ERR_INVALID, "% escape");
+    refused("redis://h?wait_ms", IDEM_ERR_INVALID, "needs a value");
+    refused("redis://h?wait_ms=", IDEM_ERR_INVALID, "needs a value");
+    refused("redis://h?wait_ms=x", IDEM_ERR_INVALID, "give a number");
+    refused("redis://h?wait_ms=0", IDEM_ERR_INVALID, "give a number");
+    refused("redis://h?wait_ms=99999", IDEM_ERR_INVALID, "give a number");
+    refused("redis://h?wait_ns=1", IDEM_ERR_INVALID, "did you mean");
+    refused("redis://h?colour=red", IDEM_ERR_INVALID, "only replicas");
+    refused("redis://h/one", IDEM_ERR_INVALID, "not a database number");
+    refused("redis://h/1x", IDEM_ERR_INVALID, "not a database number");
+    refused("redis+cluster://h/1", IDEM_ERR_INVALID, "no numbered databases");
+    refused("redis://h?prefix=a%20b", IDEM_ERR_INVALID, "a prefix is up to");
+    refused("redis://h?prefix=" LONG, IDEM_ERR_INVALID, "a prefix is up to");
+    refused("redis://h?unsafe=forgot", IDEM_ERR_INVALID, "unsafe is");
+    refused("redis://h?unsafe=everysex", IDEM_ERR_INVALID, "unsafe is");
+    refused("redis://h?unsafe=unseen,all", IDEM_ERR_INVALID, "unsafe is");
+    refused("redis+sentinel://h", IDEM_ERR_INVALID, "name the primary");
+    refused("redis+sentinel://h/a%20b", IDEM_ERR_INVALID, "name the primary");
+    refused("redis+sentinel://h/" LONG, IDEM_ERR_INVALID, "name the primary");
+    refused("redis+sentinel://h/m/x", IDEM_ERR_INVALID, "database number");
+    refused("redis+sentinel://h/m?replicas=0", IDEM_ERR_INVALID,
+            "leave it out");
+    refused("redis+sentinel://" HOSTS_17 "/m", IDEM_ERR_INVALID, "at most 16");
+    refused("redis://h?cert=c", IDEM_ERR_INVALID, "rediss");
+    refused("redis://h?key=k", IDEM_ERR_INVALID, "rediss");
+#endif
+#ifdef IDEM_WITH_ZOOKEEPER
+    refused("zookeeper://h//x", IDEM_ERR_INVALID, "is not a path");
+    refused("zookeeper://h/x/", IDEM_ERR_INVALID, "is not a path");
+    refused("zookeeper://h/a//b", IDEM_ERR_INVALID, "is not a path");
+    refused("zookeeper://h/" LONG, IDEM_ERR_INVALID, "is not a path");
+    refused("zookeeper://h?session_ms=1", IDEM_ERR_INVALID, "give a number");
+#endif
+#ifdef IDEM_WITH_ETCD
+    refused("etcd://h/" LONG, IDEM_ERR_INVALID, "the prefix is too long");
+    refused("etcd://h?timeout_ms=0", IDEM_ERR_INVALID, "give a number");
+    refused("etcd://h?cacert=x", IDEM_ERR_INVALID, "there is no option");
+#endif
+#ifdef IDEM_WITH_POSTGRES
+    refused("postgres://h?connections=9", IDEM_ERR_INVALID, "from 1 to 8");
+    refused("postgres://h?share=0", IDEM_ERR_INVALID, "from 1 to 1000000");
+#endif
+}
+
 static void
 a_password_never_appears_in_an_error(void **state)
 {
@@ -107,6 +183,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
             a_url_that_names_no_store_is_refused_with_those_that_exist),
+        cmocka_unit_test(an_address_that_a_store_cannot_use_is_refused),
         cmocka_unit_test(a_password_never_appears_in_an_error),
         cmocka_unit_test(redacting_hides_the_password_and_nothing_else),
         cmocka_unit_test(revs_are_never_zero_and_differ),

@@ -335,3 +335,17 @@ def run_c_test(program, store, seconds=300, **env):
                                **{k: str(v) for k, v in env.items()}})
     assert done.returncode == 0 and "[  PASSED  ]" in done.stdout, done.stdout[-3000:]
     return done.stdout
+
+
+def check_store_in_trouble(store, kinds="234", **env):
+    """Allocations of the store's client fail, then calls of the kernel: kinds as in tests/faults/faults.c. All of them with IDEM_SOAK=1."""
+    env = {"IDEM_TEST_RUNS": 1000000 if SOAK else 14, "IDEM_TEST_STORE": store, **env}
+    run_c_test("store_alloc_test", store, **env)
+    subprocess.run(["make", "-s", "-j2", "build/tests/faults.so"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    with folder() as where:
+        path = os.path.join(where, "faults")
+        with open(path, "wb") as f:
+            f.write(bytes(64))
+        said = run_c_test("store_fault_test", store, LD_PRELOAD=os.path.join(ROOT, "build/tests/faults.so"), IDEM_FAULTS=path,
+                          IDEM_TEST_KINDS=kinds, **env)
+    assert all("kind %s: " % kind in said for kind in kinds), said

@@ -13,7 +13,7 @@ import pytest
 from chaos import Chaos, resp_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
                    check_lost_records_are_noticed, check_waiting_is_woken, engines)
-from lib import IDEM, SOAK, Error, Server, encode, folder, patient, run_c_test, wait_until
+from lib import IDEM, SOAK, Error, Server, check_store_in_trouble, encode, folder, patient, run_c_test, wait_until
 from servers import REDIS_VERSIONS, Redis, RedisCluster, authority
 
 OPS = 50000 if SOAK else 1500
@@ -57,6 +57,11 @@ def test_contract_on_one_server(redis):
 
 def test_contract_on_a_cluster(cluster):
     run_c_test("contract_test", cluster.url)
+
+
+def test_memory_and_calls_of_the_kernel_fail(redis, cluster):
+    check_store_in_trouble(redis.url)
+    check_store_in_trouble(cluster.url)
 
 
 @every_version

@@ -16,7 +16,7 @@ import servers
 from chaos import Chaos
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_records_are_noticed,
                    check_waiting_is_woken, engines)
-from lib import IDEM, ROOT, SOAK, Process, Resp, Server, dice, encode, folder, patient, wait_until
+from lib import IDEM, ROOT, SOAK, Process, Resp, Server, check_store_in_trouble, dice, encode, folder, patient, wait_until
 
 OPS = 50000 if SOAK else 2500
 SECONDS = 3600 if SOAK else 90
@@ -76,6 +76,10 @@ def program(name, **env):
 
 def test_the_contract_holds(url):
     program("contract_test", IDEM_TEST_STORE=patient(url))
+
+
+def test_memory_and_calls_of_the_kernel_fail(url):
+    check_store_in_trouble(url)
 
 
 def test_twenty_thousand_operations_agree_with_the_model(url):
@@ -154,6 +158,10 @@ def figure(server, name):
 
 def test_the_contract_holds_for_batches_in_shares(database):
     program("contract_test", IDEM_TEST_STORE=patient(cut(database)))
+
+
+def test_memory_fails_for_batches_in_shares(database):
+    program("store_alloc_test", IDEM_TEST_STORE=database.url + "?connections=3&share=2", IDEM_TEST_RUNS="20")
 
 
 def test_batches_in_shares_agree_with_the_model(database):

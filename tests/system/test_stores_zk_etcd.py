@@ -13,7 +13,7 @@ import pytest
 from chaos import Chaos, chunk_replies, frame_replies
 from crowd import (Crowd, check_expiry_race, check_lease_ends, check_locks_and_scan, check_lost_is_lost,
                    check_waiting_is_woken, engines, wake_times)
-from lib import IDEM, SOAK, Error, Server, folder, patient, run_c_test, wait_until
+from lib import IDEM, SOAK, Error, Server, check_store_in_trouble, folder, patient, run_c_test, wait_until
 from servers import ETCD_VERSIONS, Etcd, Etcds, ZooKeeper, ZooKeepers
 
 OPS = 50000 if SOAK else 1000
@@ -62,6 +62,11 @@ def test_differential(store):
 
 def test_what_expired_long_ago_is_swept_and_executing_is_not(store):
     run_c_test("sweep_test", store.url + "/sweep-" + os.urandom(3).hex())
+
+
+def test_memory_and_calls_of_the_kernel_fail(store):
+    """ZooKeeper's library ends the process when the kernel gives it no file, so that its calls are only interrupted or cut short."""
+    check_store_in_trouble(store.url, kinds={"zookeeper": "34", "etcd": "234"}[store.kind])
 
 
 # ---- several engines -------------------------------------------------------
@@ -257,6 +262,7 @@ def test_zookeeper_nodes_belong_to_who_made_them():
                                 "zookeeper://bob:hunter2@127.0.0.1:%d/mine" % server.port],
                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert "not authenticated" in other.stdout and "hunter2" not in other.stdout
+        run_c_test("store_alloc_test", mine, IDEM_TEST_RUNS=10)  # also without memory for the password
     finally:
         server.stop()
 

@@ -53,7 +53,7 @@ now_ms(const struct etcd_store *self)
 
 /* ---- bytes in JSON --------------------------------------------------- */
 
-bool
+void
 idem__etcd_add_base64(struct idem_buf *buf, const void *data, size_t len)
 {
     size_t room = sodium_base64_ENCODED_LEN(
@@ -61,11 +61,10 @@ idem__etcd_add_base64(struct idem_buf *buf, const void *data, size_t len)
     uint8_t *at = idem_buf_room(buf, room);
 
     if (!at)
-        return false;
+        return;
     sodium_bin2base64((char *)at, room, data, len,
                       sodium_base64_VARIANT_ORIGINAL);
     buf->len += room - 1;
-    return true;
 }
 
 size_t
@@ -77,16 +76,16 @@ idem__etcd_name(const struct etcd_store *self, const uint8_t *key,
     return self->prefix_len + IDEM__HEX_LEN;
 }
 
-/* "key":"...", */
-static bool
+/* "key":"..." */
+static void
 add_key(struct etcd_store *self, const uint8_t *key)
 {
     char name[sizeof(self->prefix) + IDEM__HEX_LEN];
     size_t len = idem__etcd_name(self, key, name);
 
-    return idem_buf_add_text(&self->request, "\"key\":\"") &&
-           idem__etcd_add_base64(&self->request, name, len) &&
-           idem_buf_add_text(&self->request, "\"");
+    idem_buf_add_text(&self->request, "\"key\":\"");
+    idem__etcd_add_base64(&self->request, name, len);
+    idem_buf_add_text(&self->request, "\"");
 }
 
 static void
@@ -98,72 +97,75 @@ put_big(uint8_t *at, uint64_t value)
 
 /* ---- swap ------------------------------------------------------------ */
 
-static bool
+static void
 add_compare_value(struct etcd_store *self, const uint8_t *key,
                   const char *result, const uint8_t *value, size_t len)
 {
     struct idem_buf *out = &self->request;
 
-    return idem_buf_add_text(out, "{") && add_key(self, key) &&
-           idem_buf_printf(out,
-                           ",\"target\":\"VALUE\",\"result\":\"%s\","
-                           "\"value\":\"",
-                           result) &&
-           idem__etcd_add_base64(out, value, len) &&
-           idem_buf_add_text(out, "\"}");
+    idem_buf_add_text(out, "{");
+    add_key(self, key);
+    idem_buf_printf(out, ",\"target\":\"VALUE\",\"result\":\"%s\",\"value\":\"",
+                    result);
+    idem__etcd_add_base64(out, value, len);
+    idem_buf_add_text(out, "\"}");
 }
 
-static bool
+static void
 add_compare(struct etcd_store *self, const struct idem_swap *swap)
 {
     struct idem_buf *out = &self->request;
+    bool last = swap->expected == UINT64_MAX;
     uint8_t from[REV_LEN], to[REV_LEN + 1];
 
-    if (swap->expected == 0)
-        return idem_buf_add_text(out, "{") && add_key(self, swap->key) &&
-               idem_buf_add_text(out, ",\"target\":\"CREATE\",\"result\":"
-                                      "\"EQUAL\",\"create_revision\":\"0\"}");
+    if (swap->expected == 0) {
+        idem_buf_add_text(out, "{");
+        add_key(self, swap->key);
+        idem_buf_add_text(out, ",\"target\":\"CREATE\",\"result\":"
+                               "\"EQUAL\",\"create_revision\":\"0\"}");
+        return;
+    }
     put_big(from, swap->expected);
     memset(to, 0xff, sizeof(to)); /* above any value with the last rev */
-    if (swap->expected != UINT64_MAX)
+    if (!last)
         put_big(to, swap->expected + 1);
-    return add_compare_value(self, swap->key, "GREATER", from, REV_LEN) &&
-           idem_buf_add_text(out, ",") &&
-           add_compare_value(self, swap->key, "LESS", to,
-                             swap->expected == UINT64_MAX ? REV_LEN + 1
-                                                          : REV_LEN);
+    add_compare_value(self, swap->key, "GREATER", from, REV_LEN);
+    idem_buf_add_text(out, ",");
+    add_compare_value(self, swap->key, "LESS", to, REV_LEN + last);
 }
 
-static bool
+static void
 add_value(struct etcd_store *self, const struct idem_record *record)
 {
     size_t len = REV_LEN + idem__encoded_len(record);
     uint8_t *value = malloc(len);
-    bool ok;
 
-    if (!value)
-        return false;
+    if (!value) {
+        self->request.lacks = true;
+        return;
+    }
     put_big(value, record->rev);
     idem__encode(record, value + REV_LEN);
-    ok = idem__etcd_add_base64(&self->request, value, len);
+    idem__etcd_add_base64(&self->request, value, len);
     free(value);
-    return ok;
 }
 
-static bool
+static void
 add_change(struct etcd_store *self, const struct idem_swap *swap, int64_t lease)
 {
     struct idem_buf *out = &self->request;
 
-    if (!swap->record)
-        return swap->expected == 0 ||
-               (idem_buf_add_text(out, "{\"requestDeleteRange\":{") &&
-                add_key(self, swap->key) && idem_buf_add_text(out, "}}"));
-    return idem_buf_add_text(out, "{\"requestPut\":{") &&
-           add_key(self, swap->key) &&
-           idem_buf_add_text(out, ",\"value\":\"") &&
-           add_value(self, swap->record) &&
-           idem_buf_printf(out, "\",\"lease\":\"%lld\"}}", (long long)lease);
+    if (!swap->record && swap->expected == 0)
+        return;
+    idem_buf_add_text(out, swap->record ? "{\"requestPut\":{"
+                                        : "{\"requestDeleteRange\":{");
+    add_key(self, swap->key);
+    if (swap->record) {
+        idem_buf_add_text(out, ",\"value\":\"");
+        add_value(self, swap->record);
+        idem_buf_printf(out, "\",\"lease\":\"%lld\"", (long long)lease);
+    }
+    idem_buf_add_text(out, "}}");
 }
 
 /*
@@ -201,18 +203,20 @@ look_if_full(struct etcd_store *self)
     self->full = !idem__etcd_lease_is_granted(&self->client);
 }
 
-static bool
+static void
 add_swap(struct etcd_store *self, const struct idem_swap *swap, int64_t lease,
          bool full)
 {
     struct idem_buf *out = &self->request;
 
-    return idem_buf_add_text(out, "{\"requestTxn\":{\"compare\":[") &&
-           add_compare(self, swap) &&
-           idem_buf_add_text(out, "],\"success\":[") &&
-           (is_refused(swap, full) || add_change(self, swap, lease)) &&
-           idem_buf_add_text(out, "],\"failure\":[{\"requestRange\":{") &&
-           add_key(self, swap->key) && idem_buf_add_text(out, "}}]}}");
+    idem_buf_add_text(out, "{\"requestTxn\":{\"compare\":[");
+    add_compare(self, swap);
+    idem_buf_add_text(out, "],\"success\":[");
+    if (!is_refused(swap, full))
+        add_change(self, swap, lease);
+    idem_buf_add_text(out, "],\"failure\":[{\"requestRange\":{");
+    add_key(self, swap->key);
+    idem_buf_add_text(out, "}}]}}");
 }
 
 static enum etcd_result
@@ -254,88 +258,97 @@ choose_form(const struct etcd_store *self, const struct idem_swap *swaps,
     }
 }
 
-static bool
+static void
 add_direct_compares(struct etcd_store *self, const struct idem_swap *swaps,
                     size_t count, const struct txn_form *form)
 {
-    bool first = true, ok = true;
+    const char *before = "\"compare\":[";
 
     if (form->direct_count == 0)
-        return true;
-    ok = idem_buf_add_text(&self->request, "\"compare\":[");
-    for (size_t i = 0; i < count && ok; i++) {
+        return;
+    for (size_t i = 0; i < count; i++) {
         if (!form->direct[i])
             continue;
-        ok = (first || idem_buf_add_text(&self->request, ",")) &&
-             add_compare(self, &swaps[i]);
-        first = false;
+        idem_buf_add_text(&self->request, before);
+        add_compare(self, &swaps[i]);
+        before = ",";
     }
-    return ok && idem_buf_add_text(&self->request, "],");
+    idem_buf_add_text(&self->request, "],");
 }
 
 static enum etcd_result
 build_swaps(struct etcd_store *self, const struct idem_swap *swaps,
             size_t count, const struct txn_form *form, struct idem_error *err)
 {
-    bool ok;
-
     idem_buf_reset(&self->request);
-    ok = idem_buf_add_text(&self->request, "{") &&
-         add_direct_compares(self, swaps, count, form) &&
-         idem_buf_add_text(&self->request, "\"success\":[");
-    for (size_t i = 0; i < count && ok; i++) {
+    idem_buf_add_text(&self->request, "{");
+    add_direct_compares(self, swaps, count, form);
+    for (size_t i = 0; i < count; i++) {
         int64_t lease;
         enum etcd_result result = lease_for(self, &swaps[i], &lease, err);
 
         if (result != ETCD_DONE)
             return result;
-        ok = (i == 0 || idem_buf_add_text(&self->request, ",")) &&
-             (form->direct[i] ? add_change(self, &swaps[i], lease)
-                              : add_swap(self, &swaps[i], lease, form->full));
+        idem_buf_add_text(&self->request, i == 0 ? "\"success\":[" : ",");
+        if (form->direct[i])
+            add_change(self, &swaps[i], lease);
+        else
+            add_swap(self, &swaps[i], lease, form->full);
     }
-    if (ok && idem_buf_add_text(&self->request, "]}"))
+    idem_buf_add_text(&self->request, "]}");
+    if (!self->request.lacks)
         return ETCD_DONE;
     idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
     return ETCD_NOT_DONE;
 }
 
-/* Read the value of the first key in the answer to a range; false: damaged.
- * *value stays NULL if there is none. */
-static bool
-read_value(const json_t *range, struct idem_arena *arena,
-           struct idem_bytes *value)
+static enum idem_status
+no_sense(struct idem_error *err, enum idem_status status)
 {
-    const json_t *kv = json_array_get(json_object_get(range, "kvs"), 0);
+    return idem__fail(err, status, "etcd: an answer that makes no sense");
+}
+
+/* The first key of the answer to a range, or NULL. */
+static const json_t *
+first_key(const json_t *range)
+{
+    return json_array_get(json_object_get(range, "kvs"), 0);
+}
+
+/* Read what a key has; the value points into the arena. */
+static enum idem_status
+read_value(const json_t *kv, struct idem_arena *arena, struct idem_bytes *value,
+           struct idem_error *err)
+{
     const json_t *text = json_object_get(kv, "value");
     size_t len = json_string_length(text), got;
-    uint8_t *room;
+    uint8_t *room = idem_arena_take(arena, len + 1);
 
-    *value = (struct idem_bytes){NULL, 0};
-    if (!kv)
-        return true;
-    room = idem_arena_take(arena, len + 1);
-    if (!room || !text ||
-        sodium_base642bin(room, len, json_string_value(text), len, NULL, &got,
-                          NULL, sodium_base64_VARIANT_ORIGINAL) != 0 ||
-        got < REV_LEN)
-        return false;
+    if (!room)
+        return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
+    if (sodium_base642bin(room, len, json_string_value(text), len, NULL, &got,
+                          NULL, sodium_base64_VARIANT_ORIGINAL) != 0)
+        return no_sense(err, IDEM_ERR_UNAVAILABLE); /* etcd encoded it */
+    if (got < REV_LEN)
+        return idem__fail(err, IDEM_ERR_CORRUPT,
+                          "etcd: a value that is not a record");
     *value = (struct idem_bytes){room + REV_LEN, got - REV_LEN};
-    return true;
+    return IDEM_OK;
 }
 
 static enum idem_status
-read_record(const json_t *range, const uint8_t *key, struct idem_arena *arena,
+read_record(const json_t *kv, const uint8_t *key, struct idem_arena *arena,
             struct idem_record *record, struct idem_error *err)
 {
     struct idem_bytes value;
+    enum idem_status status;
 
     record->state = IDEM_STATE_ABSENT;
-    if (!read_value(range, arena, &value))
-        return idem__fail(err, IDEM_ERR_CORRUPT,
-                          "etcd: a value that is not a record");
-    if (!value.data)
+    if (!kv)
         return IDEM_OK;
-    return idem__value_read(key, value, NULL, record, err);
+    status = read_value(kv, arena, &value, err);
+    return status == IDEM_OK ? idem__value_read(key, value, NULL, record, err)
+                             : status;
 }
 
 static enum idem_status
@@ -345,23 +358,22 @@ read_swap(const json_t *answer, struct idem_swap *swap, bool full,
     const json_t *txn = json_object_get(answer, "response_txn");
     const json_t *range = json_object_get(
         json_array_get(json_object_get(txn, "responses"), 0), "response_range");
+    bool succeeded = json_is_true(json_object_get(txn, "succeeded"));
     enum idem_status status;
 
     swap->outcome = IDEM_SWAP_LOST;
-    if (!txn)
-        return idem__fail(err, IDEM_ERR_LOST,
-                          "etcd: an answer that makes no sense");
-    if (json_is_true(json_object_get(txn, "succeeded")) &&
-        !is_refused(swap, full)) {
+    if (!succeeded && !range) /* a refused swap comes with what is there */
+        return no_sense(err, IDEM_ERR_LOST);
+    if (succeeded && !is_refused(swap, full)) {
         swap->outcome = IDEM_SWAP_STORED;
         return IDEM_OK;
     }
     swap->outcome = IDEM_SWAP_NOT_STORED;
-    if (json_is_true(json_object_get(txn, "succeeded")))
+    if (succeeded)
         return idem__fail(err, IDEM_ERR_FULL,
                           "etcd: out of space, so it takes no new records; "
                           "compact, defragment and disarm the alarm");
-    status = read_record(range, swap->key, arena, &swap->found, err);
+    status = read_record(first_key(range), swap->key, arena, &swap->found, err);
     if (status != IDEM_OK)
         return status;
     swap->outcome = swap->record && swap->found.state != IDEM_STATE_ABSENT &&
@@ -513,15 +525,16 @@ build_loads(struct etcd_store *self, const struct idem_load *loads,
             size_t count)
 {
     struct idem_buf *out = &self->request;
-    bool ok;
 
     idem_buf_reset(out);
-    ok = idem_buf_add_text(out, "{\"success\":[");
-    for (size_t i = 0; i < count && ok; i++)
-        ok = idem_buf_add_text(out, i == 0 ? "{\"requestRange\":{"
-                                           : ",{\"requestRange\":{") &&
-             add_key(self, loads[i].key) && idem_buf_add_text(out, "}}");
-    return ok && idem_buf_add_text(out, "]}");
+    for (size_t i = 0; i < count; i++) {
+        idem_buf_add_text(out, i == 0 ? "{\"success\":[{\"requestRange\":{"
+                                      : ",{\"requestRange\":{");
+        add_key(self, loads[i].key);
+        idem_buf_add_text(out, "}}");
+    }
+    idem_buf_add_text(out, "]}");
+    return !out->lacks;
 }
 
 static enum idem_status
@@ -552,10 +565,9 @@ load_chunk(struct etcd_store *self, struct idem_load *loads, size_t count,
         const json_t *range =
             json_object_get(json_array_get(answers, i), "response_range");
 
-        status = range ? read_record(range, loads[i].key, arena,
+        status = range ? read_record(first_key(range), loads[i].key, arena,
                                      &loads[i].record, err)
-                       : idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                                    "etcd: an answer that makes no sense");
+                       : no_sense(err, IDEM_ERR_UNAVAILABLE);
         if (status == IDEM_OK && !loads[i].with_result)
             loads[i].record.result = (struct idem_bytes){NULL, 0};
     }
@@ -596,14 +608,14 @@ build_scan(struct etcd_store *self, const char *after, size_t limit)
         name[len++] = 0; /* the next possible key */
     }
     idem_buf_reset(out);
-    if (!idem_buf_add_text(out, "{\"key\":\"") ||
-        !idem__etcd_add_base64(out, name, len))
-        return false;
+    idem_buf_add_text(out, "{\"key\":\"");
+    idem__etcd_add_base64(out, name, len);
     len = self->prefix_len;
     name[len - 1]++; /* the end of all names with the prefix */
-    return idem_buf_add_text(out, "\",\"range_end\":\"") &&
-           idem__etcd_add_base64(out, name, len) &&
-           idem_buf_printf(out, "\",\"limit\":\"%zu\"}", limit);
+    idem_buf_add_text(out, "\",\"range_end\":\"");
+    idem__etcd_add_base64(out, name, len);
+    idem_buf_printf(out, "\",\"limit\":\"%zu\"}", limit);
+    return !out->lacks;
 }
 
 static enum idem_status
@@ -615,8 +627,6 @@ show(struct etcd_store *self, const json_t *kv, struct idem_arena *arena,
     char name[sizeof(self->prefix) + IDEM__HEX_LEN + 1];
     size_t got = 0;
     uint8_t key[IDEM_KEY_LEN];
-    json_t *range;
-    enum idem_status status;
 
     record->state = IDEM_STATE_ABSENT;
     if (!text ||
@@ -629,10 +639,7 @@ show(struct etcd_store *self, const json_t *kv, struct idem_arena *arena,
         return IDEM_OK; /* not one of idem's keys */
     memcpy(cursor->text, name + self->prefix_len, IDEM__HEX_LEN);
     cursor->text[IDEM__HEX_LEN] = 0;
-    range = json_pack("{s:[O]}", "kvs", kv);
-    status = read_record(range, key, arena, record, err);
-    json_decref(range);
-    return status;
+    return read_record(kv, key, arena, record, err);
 }
 
 static enum idem_status

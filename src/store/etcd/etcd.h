@@ -103,7 +103,7 @@ struct etcd_store {
 /* Write the name of a record in etcd; returns its length. */
 size_t idem__etcd_name(const struct etcd_store *self, const uint8_t *key,
                        char name[ETCD_NAME_MAX]);
-bool idem__etcd_add_base64(struct idem_buf *buf, const void *data, size_t len);
+void idem__etcd_add_base64(struct idem_buf *buf, const void *data, size_t len);
 
 idem_watch_fn idem__etcd_watch;
 void idem__etcd_listen(struct idem__watcher *watcher);

@@ -115,8 +115,10 @@ build(const struct etcd_ear *ear, struct idem_buf *out, const char *start,
     char name[ETCD_NAME_MAX];
     size_t len = idem__etcd_name(self, key, name);
 
-    return idem_buf_add_text(out, start) &&
-           idem__etcd_add_base64(out, name, len) && idem_buf_add_text(out, end);
+    idem_buf_add_text(out, start);
+    idem__etcd_add_base64(out, name, len);
+    idem_buf_add_text(out, end);
+    return !out->lacks;
 }
 
 static struct etcd_stream *

@@ -68,7 +68,8 @@ on_time(void *arg, struct redis_link *link, uint32_t tag,
     (void)link;
     (void)tag;
     (void)sent;
-    if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2)
+    if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+        reply->element[0]->str && reply->element[1]->str)
         *now_us = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
                   strtoll(reply->element[1]->str, NULL, 10);
 }
@@ -78,10 +79,11 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
 {
     struct redis_store *self = (struct redis_store *)store;
     int64_t until_us = idem__redis_deadline(self), read_us = 0;
-    struct redis_link *link = idem__redis_route_clock(self, until_us, err);
+    struct idem_error why;
+    struct redis_link *link = idem__redis_route_clock(self, until_us, &why);
 
     if (!link)
-        return IDEM_ERR_UNAVAILABLE;
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s", why.text);
     if (idem__redis_link_add_text(link, 0, "TIME"))
         idem__redis_links_run(&link, 1, until_us, on_time, &read_us);
     if (read_us == 0)

@@ -147,6 +147,8 @@ blame(struct batch *batch, enum idem_status status, const char *format, ...)
 
     if (batch->status != IDEM_OK)
         return;
+    if (batch->loads && status == IDEM_ERR_LOST)
+        status = IDEM_ERR_UNAVAILABLE; /* nothing was written */
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
@@ -567,8 +569,7 @@ on_element(struct batch *batch, size_t i, const redisReply *reply, bool sent)
         element->again = true; /* nothing was done: try once more */
         element->progress = AGAIN;
     } else if (!reply) {
-        blame(batch,
-              sent && batch->swaps ? IDEM_ERR_LOST : IDEM_ERR_UNAVAILABLE, "%s",
+        blame(batch, sent ? IDEM_ERR_LOST : IDEM_ERR_UNAVAILABLE, "%s",
               element->via->why.text);
         end(batch, i, sent ? IDEM_SWAP_LOST : IDEM_SWAP_NOT_STORED);
     } else if (reply->type == REDIS_REPLY_ERROR) {
@@ -811,6 +812,5 @@ idem__redis_load_batch(struct redis_store *self, struct idem_load *loads,
     if (!batch.elements)
         return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
     run_chunk(&batch);
-    /* Nothing was written, so nothing can be lost. */
-    return batch.status == IDEM_ERR_LOST ? IDEM_ERR_UNAVAILABLE : batch.status;
+    return batch.status;
 }

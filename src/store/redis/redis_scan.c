@@ -83,6 +83,23 @@ on_names(void *arg, struct redis_link *link, uint32_t tag,
     scan->ok = scan->keys != NULL;
 }
 
+static bool
+is_record(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_STRING;
+}
+
+/* The record is gone, or moved since its name was read; its new server will
+ * list it. Any other error must not make a scan leave a record out. */
+static bool
+is_gone(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_NIL ||
+           (reply->type == REDIS_REPLY_ERROR &&
+            (strncmp(reply->str, "MOVED ", 6) == 0 ||
+             strncmp(reply->str, "ASK ", 4) == 0));
+}
+
 static void
 on_record(void *arg, struct redis_link *link, uint32_t tag,
           const redisReply *reply, bool sent)
@@ -93,13 +110,11 @@ on_record(void *arg, struct redis_link *link, uint32_t tag,
 
     (void)link;
     (void)sent;
-    if (!reply) {
-        scan->ok = false;
+    if (!reply || !is_record(reply)) {
+        scan->ok = scan->ok && reply && is_gone(reply);
         return;
     }
-    /* The record is gone, or moved since its name was read; its new server will
-     * list it. */
-    if (reply->type != REDIS_REPLY_STRING || scan->stopped)
+    if (scan->stopped)
         return;
     status = idem__value_read(scan->keys[tag],
                               (struct idem_bytes){reply->str, reply->len}, NULL,
@@ -158,11 +173,9 @@ scan_server(struct scan *scan, struct redis_link *link, size_t count)
 {
     int64_t until_us = idem__redis_deadline(scan->self);
 
-    if (!idem__redis_link_ready(link, until_us)) {
-        if (scan->err)
-            *scan->err = link->why;
-        return IDEM_ERR_UNAVAILABLE;
-    }
+    if (!idem__redis_link_ready(link, until_us))
+        return idem__fail(scan->err, IDEM_ERR_UNAVAILABLE, "%s",
+                          link->why.text);
     if (strcmp(scan->place->run_id, link->facts.run_id) != 0)
         snprintf(scan->place->redis, sizeof(scan->place->redis), "0");
     if (ask_names(scan, link, count))
@@ -185,19 +198,21 @@ idem__redis_scan(struct idem_store *store, const struct idem_query *query,
     struct scan scan = {
         .self = self, .place = &place, .query = query, .err = err};
     struct redis_link *link;
+    struct idem_error why;
     enum idem_status status;
     unsigned next;
 
     if (!parse_place(query->cursor->text, &place))
         return idem__query_bad_cursor(query, err);
-    link = self->slots
-               ? idem__redis_route_slot(self, place.slot, &next)
-               : idem__redis_route_clock(self, idem__redis_deadline(self), err);
+    link =
+        self->slots
+            ? idem__redis_route_slot(self, place.slot, &next)
+            : idem__redis_route_clock(self, idem__redis_deadline(self), &why);
+    if (!link && self->slots)
+        idem__fail(&why, IDEM_ERR_UNAVAILABLE, "redis: no node owns slot %u",
+                   place.slot);
     if (!link)
-        return self->slots
-                   ? idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                                "redis: no node owns slot %u", place.slot)
-                   : IDEM_ERR_UNAVAILABLE;
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s", why.text);
     if (!self->slots)
         next = REDIS_SLOTS;
     status = scan_server(&scan, link, query->count);

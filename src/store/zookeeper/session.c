@@ -88,12 +88,14 @@ start_session(struct zk_store *self)
     self->sessions++;
     if (!self->url.user)
         return;
+    /* A session that has not sent its password is of no use. */
     if (asprintf(&secret, "%s:%s", self->url.user,
-                 self->url.password ? self->url.password : "") < 0)
-        secret = NULL;
-    if (secret)
-        (void)zoo_add_auth(self->zh, "digest", secret, (int)strlen(secret),
-                           NULL, NULL);
+                 self->url.password ? self->url.password : "") < 0) {
+        idem__zk_hang_up(self);
+        return;
+    }
+    (void)zoo_add_auth(self->zh, "digest", secret, (int)strlen(secret), NULL,
+                       NULL);
     free(secret);
 }
 
@@ -295,16 +297,31 @@ on_data(int rc, const char *value, int len, const struct Stat *stat,
     answered(call, rc);
 }
 
+/* All of the names, or an error: a scan must not leave one out. */
+static int
+copy_names(const struct String_vector *names, struct String_vector *copy)
+{
+    if (names->count == 0)
+        return ZOK;
+    copy->data = calloc((size_t)names->count, sizeof(*copy->data));
+    if (!copy->data)
+        return ZSYSTEMERROR;
+    copy->count = names->count;
+    for (int32_t i = 0; i < names->count; i++) {
+        copy->data[i] = strdup(names->data[i]);
+        if (!copy->data[i])
+            return ZSYSTEMERROR;
+    }
+    return ZOK;
+}
+
 static void
 on_names(int rc, const struct String_vector *names, const void *arg)
 {
     struct zk_call *call = (struct zk_call *)arg;
 
-    if (rc == ZOK && names) {
-        allocate_String_vector(&call->names, names->count);
-        for (int32_t i = 0; call->names.data && i < names->count; i++)
-            call->names.data[i] = strdup(names->data[i]);
-    }
+    if (rc == ZOK)
+        rc = copy_names(names, &call->names);
     answered(call, rc);
 }
 

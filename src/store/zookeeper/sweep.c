@@ -56,12 +56,12 @@ open_page(struct zk_store *self, unsigned shard, const char *after,
     if (names->count == 0)
         return IDEM_OK;
     page->names = calloc((size_t)names->count, sizeof(*page->names));
-    if (!page->names || !names->data)
+    if (!page->names)
         return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
     for (int32_t i = 0; i < names->count; i++) {
         char *name = names->data[i];
 
-        if (name && strcmp(name, after) > 0 &&
+        if (strcmp(name, after) > 0 &&
             idem__key_from_hex(name, strlen(name), key))
             page->names[page->count++] = name;
     }

@@ -166,19 +166,18 @@ read_url(struct zk_store *self, const char *url, struct idem_error *err)
         return status;
     root = self->url.path ? self->url.path : "idem";
     if (strlen(root) + 2 > sizeof(self->root) || strstr(root, "//") ||
-        root[strlen(root) - 1] == '/')
+        root[0] == '/' || root[strlen(root) - 1] == '/')
         return idem__fail(err, IDEM_ERR_INVALID,
                           "zookeeper: \"/%s\" is not a path", root);
     snprintf(self->root, sizeof(self->root), "/%s", root);
     idem_buf_init(&hosts, 65536);
-    for (size_t i = 0; i < self->url.host_count; i++) {
-        if (!idem_buf_printf(&hosts, "%s%s:%d", i ? "," : "",
-                             self->url.hosts[i].name, self->url.hosts[i].port))
-            status =
-                idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
-    }
+    for (size_t i = 0; i < self->url.host_count; i++)
+        idem_buf_printf(&hosts, "%s%s:%d", i ? "," : "",
+                        self->url.hosts[i].name, self->url.hosts[i].port);
     self->hosts = (char *)hosts.data;
-    return status;
+    return hosts.lacks
+               ? idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory")
+               : IDEM_OK;
 }
 
 static enum idem_status

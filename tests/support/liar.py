@@ -1,0 +1,123 @@
+"""A proxy on loopback that sometimes answers a request itself, with a wrong reply, and does not pass the request on.
+
+    liar = Liar(server_port, Resp, [b":7\\r\\n", ...], every=5)
+
+Every fifth request gets the next of the wrong replies. So an error that says "nothing was done" is true, and a reply that is
+not a reply to this request is one that a real server cannot be made to give. liar.told counts them.
+"""
+import socket
+import threading
+
+from chaos import resp_end
+from lib import free_port
+
+
+class Resp:
+    """How Redis talks."""
+    whole = staticmethod(lambda data: max(resp_end(data), 0))  # the length of the first request or reply, 0: not all of it is here
+    endless = staticmethod(lambda request: b"SUBSCRIBE" in request.upper())
+
+    @staticmethod
+    def reply(text):
+        return text
+
+
+class Http:
+    """How etcd talks."""
+    endless = staticmethod(lambda request: request.startswith(b"POST /v3/watch"))
+
+    @staticmethod
+    def whole(data):
+        head = data.find(b"\r\n\r\n") + 4
+        if head < 4:
+            return 0
+        names = dict(line.lower().split(b": ", 1) for line in data[:head - 4].split(b"\r\n")[1:])
+        if names.get(b"transfer-encoding") == b"chunked":
+            end = data.find(b"\r\n0\r\n\r\n", head - 2)
+            return end + 7 if end >= 0 else 0
+        end = head + int(names.get(b"content-length", 0))
+        return end if end <= len(data) else 0
+
+    @staticmethod
+    def reply(text):
+        status, _, body = text.partition(b" ")
+        return b"HTTP/1.1 %s Wrong\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+class Liar:
+    def __init__(self, port, talk, replies, every=5):
+        self.target, self.talk, self.replies, self.every = port, talk, replies, every
+        self.seen = self.told = 0
+        self.lock = threading.Lock()
+        self.port = free_port()
+        self.listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.carry, args=(client,), daemon=True).start()
+
+    def wrong(self):
+        """The wrong reply to this request, or None."""
+        with self.lock:
+            self.seen += 1
+            if self.seen % self.every:
+                return None
+            self.told += 1
+            return self.talk.reply(self.replies[(self.told - 1) % len(self.replies)])
+
+    def carry(self, client):
+        with client, socket.create_connection(("127.0.0.1", self.target), 5) as server:
+            server.settimeout(None)
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                while self.answer(client, server):
+                    pass
+            except OSError:
+                pass
+
+    def take(self, end, held):
+        """The first message, and what came after it."""
+        while not (size := self.talk.whole(held)):
+            more = end.recv(65536)
+            if not more:
+                raise OSError
+            held += more
+        return held[:size], held[size:]
+
+    def answer(self, client, server):
+        held = b""
+        while True:
+            request, held = self.take(client, held)
+            if self.talk.endless(request):
+                server.sendall(request + held)
+                threading.Thread(target=self.pump, args=(client, server), daemon=True).start()
+                self.pump(server, client)
+                return False
+            reply = self.wrong()
+            if reply is None:
+                server.sendall(request)
+                reply, _ = self.take(server, b"")
+            client.sendall(reply)
+
+    @staticmethod
+    def pump(source, to):
+        try:
+            while data := source.recv(65536):
+                to.sendall(data)
+        except OSError:
+            pass
+        for end in (source, to):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
