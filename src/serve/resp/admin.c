@@ -361,7 +361,7 @@ do_config(struct client *client, const struct command *command)
 static void
 do_info(struct client *client, const struct command *command)
 {
-    struct resp_out text = {.buf = {NULL, 0, 0, 65536}};
+    struct resp_out text = {.buf = {.cap = 65536}};
 
     info_add(client->loop, &text);
     reply_bytes(client, command,
@@ -406,7 +406,7 @@ admin_ids(struct loop *loop)
 
     while (*at) {
         struct call *call = *at;
-        struct ids ids = {.out = {.buf = {NULL, 0, 0, 1024 * 1024}}};
+        struct ids ids = {.out = {.buf = {.cap = 1024 * 1024}}};
         struct idem_error err = {0};
         enum idem_status status =
             loop->draining
@@ -450,7 +450,7 @@ wait_for_ids(struct client *client, const struct command *command, size_t count)
 static void
 do_id(struct client *client, const struct command *command)
 {
-    struct ids ids = {.out = {.buf = {NULL, 0, 0, 1024 * 1024}}};
+    struct ids ids = {.out = {.buf = {.cap = 1024 * 1024}}};
     struct idem_error err = {0};
     struct resp_out *out;
     struct call *call;
@@ -527,7 +527,7 @@ static void
 do_audit(struct client *client, const struct command *command)
 {
     struct entries entries = {
-        .out = {.buf = {NULL, 0, 0, (size_t)client->loop->config->max_output}}};
+        .out = {.buf = {.cap = (size_t)client->loop->config->max_output}}};
     struct audit_filter filter;
     struct resp_out *out;
     struct call *call;

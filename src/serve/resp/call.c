@@ -32,7 +32,7 @@ static struct call *
 take(struct loop *loop)
 {
     struct call *call = loop->pool;
-    struct resp_out reply = {.buf = {NULL, 0, 0, 0}};
+    struct resp_out reply = {.buf = {.cap = 0}};
 
     if (call) {
         loop->pool = call->link;

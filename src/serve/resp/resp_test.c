@@ -16,7 +16,7 @@
 static void
 replies_stop_at_their_cap(void **state)
 {
-    struct resp_out out = {.buf = {NULL, 0, 0, 40}};
+    struct resp_out out = {.buf = {.cap = 40}};
 
     (void)state;
     resp_add_text(&out, "twelve bytes");
@@ -31,7 +31,7 @@ replies_stop_at_their_cap(void **state)
 static void
 an_error_is_one_line_whatever_its_text(void **state)
 {
-    struct resp_out out = {.buf = {NULL, 0, 0, 1000}};
+    struct resp_out out = {.buf = {.cap = 1000}};
 
     (void)state;
     resp_add_error(&out, "ERR", "a\r\nb\x01");
