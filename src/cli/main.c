@@ -5,7 +5,6 @@
 
 #include "../base/guess.h"
 #include "../serve/core/json_memory.h"
-
 #include "../store/store.h"
 
 #include <idem/idem.h>

@@ -177,7 +177,7 @@ cli_json_print(json_t *object)
     char *text = cli_json_whole() ? json_dumps(object, JSON_COMPACT) : NULL;
 
     if (cli_json_whole())
-        printf("%s\n", text);
+        printf("%s\n", text ? text : ""); /* NULL: not UTF-8 */
     free(text);
     json_decref(object);
 }
