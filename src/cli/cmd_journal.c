@@ -66,8 +66,8 @@ print_report(const struct journal_report *r)
            r->saved, r->saved_wrong);
     printf("time:     %s\n", cli_time(r->time_us / 1000, time));
     if (r->torn)
-        printf("the last batch was not written completely; no client got an "
-               "answer for it\n");
+        printf("the last batch was not written completely; no client got a "
+               "reply for it\n");
     printf("%s\n", r->damaged ? "damage was found" : "no damage");
 }
 

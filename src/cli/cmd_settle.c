@@ -73,7 +73,7 @@ compose(const struct settle *s, struct idem_buf *result)
             !idem_buf_add(result, body.data, body.len))
             code =
                 cli_error(IDEM_ERR_INVALID,
-                          "the answer is longer than the limit for a result");
+                          "the response is longer than the limit for a result");
         free(head);
     }
     idem_buf_clear(&body);

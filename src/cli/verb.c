@@ -296,7 +296,7 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     int code;
 
     if (verb->print && !cli_is_field(verb->print))
-        return cli_usage_error("--print \"%s\" is not a field of an answer",
+        return cli_usage_error("--print \"%s\" is not a field of the output",
                                verb->print);
     if (op->type == 0) {
         code = read_type(verb->type, &op->type);

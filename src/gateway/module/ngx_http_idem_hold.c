@@ -185,7 +185,7 @@ ngx_http_idem_hold(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
              * complete */
 
             ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
-                          "idem: a part of the answer is not in memory");
+                          "idem: a part of the response is not in memory");
             return NGX_ERROR;
         }
 

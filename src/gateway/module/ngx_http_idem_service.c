@@ -306,16 +306,16 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 
     if (rc == NGX_OK) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idem: the service's answer has no Content-Length and "
+                      "idem: the service's response has no Content-Length and "
                       "ends with the connection, so it may be incomplete; "
                       "make the service send a length, use "
-                      "\"proxy_http_version 1.1\", or accept such answers with "
-                      "\"idem_close_delimited on\" (idem gateway: "
+                      "\"proxy_http_version 1.1\", or accept such responses "
+                      "with \"idem_close_delimited on\" (idem gateway: "
                       "--close-delimited)");
 
     } else {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idem: the service's answer was cut, rc %i", rc);
+                      "idem: the service's response was cut, rc %i", rc);
     }
 
     ctx->held = NULL;

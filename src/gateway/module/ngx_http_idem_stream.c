@@ -89,7 +89,7 @@ ngx_http_idem_stream_take(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in,
 
         if (!ngx_buf_in_memory(b) && ngx_buf_size(b)) {
             ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
-                          "idem: a part of the answer is not in memory");
+                          "idem: a part of the response is not in memory");
             return NGX_ERROR;
         }
 

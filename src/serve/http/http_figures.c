@@ -19,7 +19,7 @@ static const struct {
     const char *name, *help;
 } figures[] = {
     {"etcd_leases_total", "Leases that etcd granted."},
-    {"etcd_lost_total", "Requests to etcd whose answer was lost."},
+    {"etcd_lost_total", "Requests to etcd whose reply was lost."},
     {"etcd_requests_total", "Requests sent to etcd."},
     {"journal_executing", "Records in the journal that are executing."},
     {"journal_full", "1 while the disk is full for new claims."},
@@ -46,7 +46,7 @@ static const struct {
     {"redis_connections", "Open connections."},
     {"redis_connects_total", "Connections opened."},
     {"redis_full", "1 while a server refuses writes for lack of memory."},
-    {"redis_lost_total", "Writes whose answer was lost."},
+    {"redis_lost_total", "Writes whose reply was lost."},
     {"redis_may_forget",
      "1 with unsafe=forget: a restart of Redis may forget all records."},
     {"redis_redirected_total", "Writes that a cluster sent elsewhere."},
@@ -57,7 +57,7 @@ static const struct {
     {"sqlite_connected", "1 while the file is open."},
     {"store_batches_cut_total", "Batches sent on several connections."},
     {"store_connections", "Connections opened for large batches."},
-    {"zookeeper_lost_total", "Requests whose answer was lost."},
+    {"zookeeper_lost_total", "Requests whose reply was lost."},
     {"zookeeper_requests_total", "Requests sent to ZooKeeper."},
     {"zookeeper_sessions_total", "Sessions opened."},
     {"zookeeper_swept_total", "Expired records that were removed."},

@@ -39,7 +39,7 @@ static bool
 add_verdicts(struct idem_buf *out, const struct idem__stats *stats)
 {
     bool ok = http_put_head(out, "idem_verdicts_total", "counter",
-                            "Answers given, by verdict.");
+                            "Operations, by verdict.");
 
     for (int i = 0; i < IDEM__VERDICT_COUNT && ok; i++)
         ok = idem_buf_printf(
@@ -96,7 +96,7 @@ static bool
 add_latency(struct idem_buf *out, const struct server_metrics *metrics)
 {
     bool ok = http_put_head(out, "idem_operation_seconds", "histogram",
-                            "From taking an operation to its answer, by verb.");
+                            "From taking an operation to its reply, by verb.");
 
     for (int i = 0; i < IDEM__VERB_COUNT && ok; i++)
         ok = add_verb(out, idem_verb_name((enum idem_verb)i),
