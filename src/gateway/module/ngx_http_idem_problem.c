@@ -407,7 +407,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx) {
-        ctx->result_told = 0;   /* it was for an answer that is not sent */
+        ctx->result_told = 0;   /* it was for a response that is not sent */
     }
 
     if ((ctx && ngx_http_idem_add_result(ctx, type->class

@@ -1,6 +1,6 @@
 
 /*
- * ngx_http_idem_replay.c - send a stored answer to a duplicate.
+ * ngx_http_idem_replay.c - send a stored response to a duplicate.
  */
 
 
@@ -262,7 +262,7 @@ ngx_http_idem_is_text(ngx_str_t *stored)
 
 
 /*
- * The record succeeded without an HTTP answer: an operator settled it, or a
+ * The record succeeded without an HTTP response: an operator settled it, or a
  * service finished it itself.
  */
 
