@@ -87,7 +87,7 @@ check_usage(const struct settle *s, char **words, size_t count)
 
     if (count == 1)
         return cli_usage_error("one request needs SCOPE and ID: idem find "
-                               "%.100s searches this id in all scopes",
+                               "%.100s searches all scopes for this id",
                                words[0]);
     if (count == 0 && s->fence)
         return cli_usage_error("--fence is for one request: give SCOPE ID");
