@@ -26,7 +26,7 @@ add_requests(struct idem_buf *out, const struct idem__figures *figures,
 {
     static const char name[] = "idem_gateway_requests_total";
     bool ok = http_put_head(out, name, "counter",
-                            "Requests at the gate, by route and verdict.");
+                            "Requests at the gateway, by route and verdict.");
 
     for (size_t i = 0; i < used && ok; i++) {
         const struct idem__figures_route *route = &figures->routes[i];

@@ -96,7 +96,7 @@ static bool
 add_latency(struct idem_buf *out, const struct server_metrics *metrics)
 {
     bool ok = http_put_head(out, "idem_operation_seconds", "histogram",
-                            "From taking an operation to its reply, by verb.");
+                            "From the arrival of an operation to its reply, by verb.");
 
     for (int i = 0; i < IDEM__VERB_COUNT && ok; i++)
         ok = add_verb(out, idem_verb_name((enum idem_verb)i),
@@ -131,12 +131,12 @@ add_engine(struct idem_buf *out, const struct idem__stats *stats)
 {
     return add_batches(out, stats) &&
            single(out, "idem_store_errors_total", "counter",
-                  "Commits that the store did not take.",
+                  "Commits that the store refused.",
                   (double)stats->store_errors) &&
            single(out, "idem_queued", "gauge",
                   "Operations that wait for a batch.", (double)stats->queued) &&
            single(out, "idem_parked", "gauge",
-                  "Waiting duplicates and lock seekers.",
+                  "Waiting duplicates and callers that wait for a lock.",
                   (double)stats->parked) &&
            single(out, "idem_locks_waiting", "gauge",
                   "Callers that wait for a lock; idem_parked counts them too.",
@@ -176,7 +176,7 @@ add_surfaces(struct idem_buf *out, struct http *http)
     const struct server_metrics *m = http->server->metrics;
 
     return http_put_head(out, "idem_operations_total", "counter",
-                         "Operations taken, by surface.") &&
+                         "Operations accepted, by surface.") &&
            idem_buf_printf(
                out,
                "idem_operations_total{surface=\"resp\"} %" PRIu64 "\n"
@@ -210,14 +210,14 @@ add_surfaces(struct idem_buf *out, struct http *http)
                   "Wrong names or secrets.",
                   (double)metrics_read(&m->auth_failures)) &&
            single(out, "idem_operators_refused_total", "counter",
-                  "Operators' actions and lists refused for want of a right, a "
-                  "credential or a reason.",
+                  "Operator actions and lists refused because a right, a "
+                  "credential or a reason was missing.",
                   (double)metrics_read(&m->refused_operators)) &&
            single(out, "idem_protocol_errors_total", "counter",
                   "Commands that could not be read.",
                   (double)metrics_read(&m->protocol_errors)) &&
            single(out, "idem_starts_returned_total", "counter",
-                  "Claims given back because their client had left.",
+                  "Claims released because their client had disconnected.",
                   (double)metrics_read(&m->returned));
 }
 
@@ -286,7 +286,7 @@ add_process(struct idem_buf *out, const struct server_metrics *metrics)
            single(out, "process_open_fds", "gauge",
                   "Open files and connections.", p.open_files) &&
            single(out, "process_max_fds", "gauge",
-                  "How many of them are allowed.", p.max_files);
+                  "How many open files and connections are allowed.", p.max_files);
 }
 
 /* The store's own figures, under the names that the store gave them. */
@@ -340,7 +340,7 @@ add_doubt(struct idem_buf *out, struct http *http)
     if (!looked)
         age_s = NAN;
     return single(out, "idem_doubts", "gauge",
-                  "Records in doubt, as of the last look.",
+                  "Records in doubt at the last scan.",
                   looked ? (double)count : NAN) &&
            single(out, "idem_oldest_doubt_seconds", "gauge",
                   "How long the oldest doubt has lasted; 0: there is none.",
