@@ -130,12 +130,14 @@ idem__segment_totals(const struct journal *self, uint64_t *used, uint64_t *live)
 }
 
 /* The length of the next segment: a sixteenth of the live bytes, so that there
- * are few segments and each is a small part of the log. If the last one was
- * filled very quickly, twice its length. */
+ * are few segments and each is a small part of the log. At most twice the
+ * length of the last one: opening a journal waits until its first file is
+ * filled with zeros, and the helper needs time for the larger ones. If the last
+ * one was filled very quickly, exactly twice its length. */
 static uint64_t
 next_len(const struct journal *self)
 {
-    uint64_t used, live, len;
+    uint64_t most = self->seg_len * 2, used, live, len;
 
     if (self->tuning.segment_len)
         return self->tuning.segment_len;
@@ -143,10 +145,10 @@ next_len(const struct journal *self)
     if (self->loader)
         live = used / 2; /* it is not known yet */
     len = live / 16;
-    if (self->seg_len > 0 && self->seg_len < SEGMENT_FAST_LEN &&
-        idem__journal_now_us(self) - self->last_add_us < FAST_US &&
-        len < self->seg_len * 2)
-        len = self->seg_len * 2;
+    if (len > most ||
+        (self->seg_len < SEGMENT_FAST_LEN &&
+         idem__journal_now_us(self) - self->last_add_us < FAST_US))
+        len = most;
     if (len < SEGMENT_MIN_LEN)
         len = SEGMENT_MIN_LEN;
     if (len > SEGMENT_LIMIT)
