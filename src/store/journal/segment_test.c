@@ -130,12 +130,45 @@ a_large_journal_begins_with_a_small_segment(void **state)
     test_close(store);
 }
 
+/* The newest segment of a killed process is read completely at the next
+ * start. */
+static void
+a_large_journal_has_many_segments(void **state)
+{
+    static const struct {
+        uint64_t used, len; /* in MiB */
+    } cases[] = {{1, 8},         {1024, 32},      {2048, 64},
+                 {8192, 64},     {16384, 128},    {65536, 512},
+                 {1048576, 512}, {104857600, 512}};
+    struct world *world = *state;
+    struct idem_store *store = test_open(world->dir, &world->tuning);
+    struct journal *self;
+    struct test_record t;
+    uint64_t end;
+
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 7, 20);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    test_close(store);
+    store = test_open(world->dir, &world->tuning);
+    self = (struct journal *)store;
+    assert_non_null(self->loader); /* so half of what is used counts as live */
+    end = self->segments[0].end;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        self->segments[0].end = cases[i].used * MIB;
+        assert_int_equal(idem__segment_usual_len(self) / MIB, cases[i].len);
+    }
+    self->segments[0].end = end;
+    test_close(store);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             a_large_journal_begins_with_a_small_segment, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_large_journal_has_many_segments,
+                                        setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
