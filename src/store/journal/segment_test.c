@@ -48,8 +48,8 @@ setup(void **state)
     world->io.fsync = world->io.fdatasync = no_sync;
     world->io.pwrite = count_write;
     world->io.arg = world;
-    world->tuning = (struct journal_tuning){
-        .io = &world->io, .lazy = true, .hold = true};
+    world->tuning =
+        (struct journal_tuning){.io = &world->io, .lazy = true, .hold = true};
     *state = world;
     return 0;
 }
@@ -137,9 +137,8 @@ a_large_journal_has_many_segments(void **state)
 {
     static const struct {
         uint64_t used, len; /* in MiB */
-    } cases[] = {{1, 8},         {1024, 32},      {2048, 64},
-                 {8192, 64},     {16384, 128},    {65536, 512},
-                 {1048576, 512}, {104857600, 512}};
+    } cases[] = {{1, 8},       {1024, 32},   {2048, 64},     {8192, 64},
+                 {16384, 128}, {65536, 512}, {1048576, 512}, {104857600, 512}};
     struct world *world = *state;
     struct idem_store *store = test_open(world->dir, &world->tuning);
     struct journal *self;
