@@ -1,0 +1,444 @@
+/*
+ * journal_calls_test.c - lets each system call fail once, in turn, and each
+ * allocation, while a journal is copied, checked or opened.
+ *
+ * journal_fault_test.c does this for the calls of an open journal. Here the
+ * calls of libc fail, so those on the folder are among them (mkdir, flock,
+ * fstat and others).
+ */
+#include "../../../tests/support/failing_calls.h"
+
+#include "copy.h"
+#include "journal_check.h"
+#include "testing.h"
+
+#define IDS 60
+
+static const struct journal_tuning small = {.segment_len = 8192,
+                                            .no_thread = true};
+
+/* ---- which call fails ------------------------------------------------------
+ */
+
+static struct {
+    bool watching;
+    size_t seen, fail_at;
+    int error;         /* 0: the usual one of the call */
+    const char *only;  /* calls of this name; NULL: all */
+    const char *fired; /* the call that failed */
+} fault;
+
+static int
+call_fails(const char *name, int usual)
+{
+    if (!fault.watching || (fault.only && strcmp(fault.only, name) != 0) ||
+        ++fault.seen != fault.fail_at)
+        return 0;
+    fault.fired = name;
+    return fault.error ? fault.error : usual;
+}
+
+static void
+arm(const char *only, size_t n, int error)
+{
+    fault.only = only;
+    fault.seen = 0;
+    fault.fail_at = n;
+    fault.error = error;
+    fault.fired = NULL;
+    fault.watching = true;
+}
+
+static void
+disarm(void)
+{
+    fault.watching = false;
+}
+
+/* An error of a failing call, with a text that names the folder. */
+static void
+assert_trouble(const struct idem_error *err, const char *dir)
+{
+    if (err->status != IDEM_ERR_UNAVAILABLE && err->status != IDEM_ERR_MEMORY)
+        fail_msg("call %zu (%s): %d, %s", fault.fail_at, fault.fired,
+                 err->status, err->text);
+    if (err->status == IDEM_ERR_UNAVAILABLE && !strstr(err->text, dir))
+        fail_msg("call %zu (%s): %s", fault.fail_at, fault.fired, err->text);
+}
+
+/* ---- journals --------------------------------------------------------------
+ */
+
+static uint64_t
+rev_of(uint64_t id, uint64_t round)
+{
+    return round * 1000 + id + 1;
+}
+
+/* Write every record, so there are several segments. Those of the round before
+ * are replaced, and the cleaner removes their segments. */
+static void
+write_round(struct idem_store *store, uint64_t round)
+{
+    struct test_record t;
+
+    for (uint64_t id = 0; id < IDS; id++) {
+        test_make(&t, id, IDEM_STATE_SUCCEEDED, rev_of(id, round), 250);
+        t.record.expires = 0;
+        assert_int_equal(
+            test_swap(store, &t, round ? rev_of(id, round - 1) : 0, false),
+            IDEM_SWAP_STORED);
+        test_tend(store);
+    }
+}
+
+static void
+assert_has_round(const char *dir, uint64_t round)
+{
+    struct idem_store *store = test_open(dir, &small);
+
+    for (uint64_t id = 0; id < IDS; id++)
+        assert_int_equal(test_rev(store, id), rev_of(id, round));
+    test_close(store);
+}
+
+struct world {
+    char *from, *to, *earlier, *parent;
+};
+
+static int
+setup(void **state)
+{
+    struct world *world = calloc(1, sizeof(*world));
+    struct journal_copied copied;
+    struct idem_store *store;
+
+    world->from = test_fast_folder();
+    world->to = test_fast_folder();
+    world->earlier = test_fast_folder();
+    store = test_open(world->from, &small);
+    write_round(store, 0);
+    test_close(store);
+    assert_int_equal(idem__journal_copy(world->from, world->earlier, false,
+                                        NULL, NULL, &copied, NULL),
+                     IDEM_OK);
+    store = test_open(world->from, &small);
+    write_round(store, 1);
+    assert_true(((struct journal *)store)->segments[0].head.id > 1);
+    test_close(store);
+    *state = world;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct world *world = *state;
+
+    test_folder_drop(world->from);
+    test_folder_drop(world->to);
+    test_folder_drop(world->earlier);
+    free(world);
+    return 0;
+}
+
+/* ---- copies ----------------------------------------------------------------
+ */
+
+/* Copy while the n-th call fails. Returns false if there were fewer. */
+static bool
+copy_with_fault(struct world *world, size_t n, bool fresh)
+{
+    size_t files = test_open_files();
+    struct journal_copied copied;
+    struct idem_error err = {IDEM_OK, ""};
+    enum idem_status status;
+
+    test_folder_empty(world->to);
+    if (!fresh)
+        test_folder_copy(world->earlier, world->to);
+    arm(NULL, n, 0);
+    status = idem__journal_copy(world->from, world->to, fresh, NULL, NULL,
+                                &copied, &err);
+    disarm();
+    if (test_open_files() != files)
+        fail_msg("call %zu (%s): a file stays open", n, fault.fired);
+    if (status == IDEM_OK) {
+        assert_has_round(world->to, 1);
+        return fault.fired != NULL;
+    }
+    assert_int_equal(err.status, status);
+    if (!strstr(err.text, world->to))
+        assert_trouble(&err, world->from);
+    else
+        assert_trouble(&err, world->to);
+    /* The next copy completes it. */
+    if (idem__journal_copy(world->from, world->to, fresh, NULL, NULL, &copied,
+                           &err) != IDEM_OK &&
+        !(fresh && strstr(err.text, "already holds a journal")))
+        fail_msg("call %zu (%s), again: %s", n, fault.fired, err.text);
+    assert_has_round(world->to, 1);
+    return true;
+}
+
+static void
+a_copy_whose_call_fails_has_everything_or_says_so(void **state)
+{
+    size_t n = 1;
+
+    while (copy_with_fault(*state, n, true))
+        n++;
+    print_message("%zu calls failed in turn\n", n - 1);
+    assert_true(n > 100);
+}
+
+static void
+a_later_copy_whose_call_fails_has_everything_or_says_so(void **state)
+{
+    size_t n = 1;
+
+    while (copy_with_fault(*state, n, false))
+        n++;
+    print_message("%zu calls failed in turn\n", n - 1);
+    assert_true(n > 100);
+}
+
+/* Signals that interrupt a copy are not noticed. */
+static void
+an_interrupted_call_does_not_end_a_copy(void **state)
+{
+    static const char *names[] = {"openat64", "pread64",     "pwrite64",
+                                  "fsync",    "ftruncate64", "flock",
+                                  "renameat", "unlinkat"};
+    struct world *world = *state;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct journal_copied copied;
+        struct idem_error err = {IDEM_OK, ""};
+
+        for (size_t n = 1; n < 3; n++) {
+            test_folder_copy(world->earlier, world->to);
+            arm(names[i], n, EINTR);
+            if (idem__journal_copy(world->from, world->to, false, NULL, NULL,
+                                   &copied, &err) != IDEM_OK)
+                fail_msg("%s %zu: %s", names[i], n, err.text);
+            disarm();
+            assert_non_null(fault.fired);
+            assert_has_round(world->to, 1);
+        }
+    }
+}
+
+/* A copy without its last segments would open, and look like an old one. */
+static void
+a_copy_does_not_end_where_a_segment_is_missing_or_damaged(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = test_open(world->from, &small);
+    struct journal *journal = (struct journal *)store;
+    size_t count = journal->segment_count;
+    uint64_t first = journal->segments[0].head.id;
+
+    assert_true(count > 3);
+    test_close(store);
+    for (size_t i = 1; i + 1 < count; i++) {
+        struct test_path path =
+            test_segment_path(world->from, first + i, "seg");
+        struct test_path aside = test_path(world->from, "aside");
+        struct journal_copied copied;
+        struct idem_error err = {IDEM_OK, ""};
+        int fd = open(path.text, O_RDWR);
+        uint8_t byte;
+
+        test_folder_empty(world->to);
+        assert_int_equal(pread(fd, &byte, 1, 20), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, 20), 1);
+        assert_int_equal(idem__journal_copy(world->from, world->to, true, NULL,
+                                            NULL, &copied, &err),
+                         IDEM_ERR_CORRUPT);
+        assert_non_null(
+            strstr(err.text, idem__segment_name(first + i, "seg").text));
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, 20), 1);
+        close(fd);
+
+        assert_int_equal(rename(path.text, aside.text), 0);
+        assert_int_equal(idem__journal_copy(world->from, world->to, true, NULL,
+                                            NULL, &copied, &err),
+                         IDEM_ERR_CORRUPT);
+        assert_non_null(strstr(err.text, "is missing: run idem journal check"));
+        assert_int_equal(rename(aside.text, path.text), 0);
+    }
+}
+
+/* ---- checks ----------------------------------------------------------------
+ */
+
+struct seen {
+    size_t all, live, damaged;
+};
+
+static bool
+see(void *arg, const struct journal_sight *sight)
+{
+    struct seen *seen = arg;
+
+    seen->all++;
+    seen->live += sight->live;
+    return true;
+}
+
+static void
+see_damage(void *arg, uint64_t segment, uint64_t at, const char *what)
+{
+    (void)segment;
+    (void)at;
+    (void)what;
+    ((struct seen *)arg)->damaged++;
+}
+
+/* A check while the n-th call fails. Returns false if there were fewer. */
+static bool
+check_with_fault(const char *dir, size_t n, const struct journal_report *right)
+{
+    size_t files = test_open_files();
+    struct journal_report report;
+    struct seen seen = {0};
+    struct idem_error err = {IDEM_OK, ""};
+    enum idem_status status;
+
+    arm(NULL, n, 0);
+    status =
+        idem__journal_check(dir, NULL, see, see_damage, &seen, &report, &err);
+    disarm();
+    if (test_open_files() != files)
+        fail_msg("call %zu (%s): a file stays open", n, fault.fired);
+    if (status != IDEM_OK) {
+        assert_trouble(&err, dir);
+        return true;
+    }
+    if (report.entries != right->entries || report.live != right->live ||
+        report.live_bytes != right->live_bytes || report.damaged != 0 ||
+        seen.all != right->entries || seen.live != right->live)
+        fail_msg("call %zu (%s): %zu of %zu entries", n, fault.fired, seen.all,
+                 (size_t)right->entries);
+    return fault.fired != NULL;
+}
+
+static void
+a_check_whose_call_fails_sees_everything_or_says_so(void **state)
+{
+    struct world *world = *state;
+    struct journal_report right;
+    size_t n = 1;
+
+    assert_int_equal(
+        idem__journal_check(world->from, NULL, NULL, NULL, NULL, &right, NULL),
+        IDEM_OK);
+    assert_int_equal(right.live, IDS);
+    while (check_with_fault(world->from, n, &right))
+        n++;
+    print_message("%zu calls failed in turn\n", n - 1);
+    assert_true(n > 50);
+}
+
+/* ---- opening ---------------------------------------------------------------
+ */
+
+/* Open a journal, or make one, while the n-th call fails. Returns false if
+ * there were fewer. */
+static bool
+open_with_fault(const char *dir, size_t n, bool made)
+{
+    size_t files = test_open_files();
+    struct idem_store *store = NULL;
+    struct idem_error err = {IDEM_OK, ""};
+    struct test_record t;
+
+    arm(NULL, n, 0);
+    (void)test_try_open(dir, &small, NULL, NULL, &store, &err);
+    disarm();
+    if (store) {
+        if (!made) { /* a new one works */
+            test_make(&t, 1, IDEM_STATE_SUCCEEDED, 1, 100);
+            assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+        }
+        test_close(store);
+    } else {
+        assert_trouble(&err, dir);
+    }
+    if (test_open_files() != files)
+        fail_msg("call %zu (%s): a file stays open", n, fault.fired);
+    if (made)
+        assert_has_round(dir, 1);
+    return fault.fired != NULL;
+}
+
+static void
+a_journal_whose_call_fails_while_it_is_opened_loses_nothing(void **state)
+{
+    struct world *world = *state;
+    size_t n = 0;
+
+    do
+        test_folder_copy(world->from, world->to);
+    while (open_with_fault(world->to, ++n, true));
+    print_message("%zu calls failed in turn\n", n);
+    assert_true(n > 30);
+}
+
+static void
+a_journal_whose_call_fails_while_it_is_made_can_be_made_again(void **state)
+{
+    struct world *world = *state;
+    struct test_path path = test_path(world->to, "new");
+    size_t n = 0;
+
+    do {
+        test_folder_empty(path.text);
+        (void)rmdir(path.text);
+    } while (open_with_fault(path.text, ++n, false));
+    assert_int_equal(open_with_fault(path.text, SIZE_MAX, false), false);
+    test_folder_empty(path.text);
+    assert_int_equal(rmdir(path.text), 0);
+    print_message("%zu calls failed in turn\n", n);
+    assert_true(n > 15);
+}
+
+/* It may be a copy that was interrupted. */
+static void
+a_folder_that_cannot_be_looked_at_is_not_opened(void **state)
+{
+    struct world *world = *state;
+    struct test_path mark = test_path(world->from, "incomplete");
+    struct idem_store *store = NULL;
+    struct idem_error err = {IDEM_OK, ""};
+
+    close(open(mark.text, O_CREAT | O_WRONLY, 0600));
+    arm("faccessat", 1, 0);
+    assert_int_equal(
+        test_try_open(world->from, &small, NULL, NULL, &store, &err),
+        IDEM_ERR_UNAVAILABLE);
+    disarm();
+    assert_non_null(fault.fired);
+    assert_trouble(&err, world->from);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(a_copy_whose_call_fails_has_everything_or_says_so),
+        T(a_later_copy_whose_call_fails_has_everything_or_says_so),
+        T(an_interrupted_call_does_not_end_a_copy),
+        T(a_copy_does_not_end_where_a_segment_is_missing_or_damaged),
+        T(a_check_whose_call_fails_sees_everything_or_says_so),
+        T(a_journal_whose_call_fails_while_it_is_opened_loses_nothing),
+        T(a_journal_whose_call_fails_while_it_is_made_can_be_made_again),
+        T(a_folder_that_cannot_be_looked_at_is_not_opened),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
