@@ -12,7 +12,11 @@
 #include "journal_check.h"
 #include "testing.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #define IDS 60
+#define NEW 40
 
 static const struct journal_tuning small = {.segment_len = 8192,
                                             .no_thread = true};
@@ -21,21 +25,38 @@ static const struct journal_tuning small = {.segment_len = 8192,
  */
 
 static struct {
-    bool watching;
+    atomic_bool watching;
     size_t seen, fail_at;
+    bool for_good;     /* all from there on */
     int error;         /* 0: the usual one of the call */
     const char *only;  /* calls of this name; NULL: all */
     const char *fired; /* the call that failed */
 } fault;
 
 static int
-call_fails(const char *name, int usual)
+call_fails_locked(const char *name, int usual)
 {
     if (!fault.watching || (fault.only && strcmp(fault.only, name) != 0) ||
-        ++fault.seen != fault.fail_at)
+        ++fault.seen < fault.fail_at ||
+        (fault.seen > fault.fail_at && !fault.for_good))
         return 0;
     fault.fired = name;
     return fault.error ? fault.error : usual;
+}
+
+/* The journal's helper thread makes calls, too. */
+static int
+call_fails(const char *name, int usual)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    int error;
+
+    if (!fault.watching)
+        return 0;
+    pthread_mutex_lock(&mutex);
+    error = call_fails_locked(name, usual);
+    pthread_mutex_unlock(&mutex);
+    return error;
 }
 
 static void
@@ -46,6 +67,7 @@ arm(const char *only, size_t n, int error)
     fault.fail_at = n;
     fault.error = error;
     fault.fired = NULL;
+    fault.for_good = false;
     fault.watching = true;
 }
 
@@ -346,6 +368,54 @@ a_check_whose_call_fails_sees_everything_or_says_so(void **state)
 /* ---- opening ---------------------------------------------------------------
  */
 
+/* Write new records. Those before *stored are stored, unless this returns
+ * false: then the one after them may be. */
+static bool
+write_new(struct idem_store *store, uint64_t *stored)
+{
+    struct test_record t;
+    enum idem_outcome outcome = IDEM_SWAP_STORED;
+
+    for (*stored = 0; *stored < NEW; ++*stored) {
+        test_make(&t, IDS + *stored, IDEM_STATE_SUCCEEDED, *stored + 1, 250);
+        t.record.expires = 0;
+        outcome = test_swap(store, &t, 0, false);
+        if (outcome != IDEM_SWAP_STORED)
+            break;
+        test_tend(store);
+    }
+    return outcome != IDEM_SWAP_LOST;
+}
+
+/* Write to a journal while the n-th call fails. Returns false if there were
+ * fewer. */
+static bool
+write_with_fault(const char *dir, size_t n)
+{
+    size_t files = test_open_files();
+    struct idem_store *store = test_open(dir, &small);
+    uint64_t stored, rev;
+    bool known;
+
+    arm(NULL, n, 0);
+    known = write_new(store, &stored);
+    test_tend(store);
+    test_close(store);
+    disarm();
+    if (test_open_files() != files)
+        fail_msg("call %zu (%s): a file stays open", n, fault.fired);
+    store = test_open(dir, &small);
+    for (uint64_t i = 0; i < NEW; i++) {
+        rev = test_rev(store, IDS + i);
+        if (rev != (i < stored ? i + 1 : 0) && (known || i != stored))
+            fail_msg("call %zu (%s): record %d of %d", n, fault.fired, (int)i,
+                     (int)stored);
+    }
+    test_close(store);
+    assert_has_round(dir, 1);
+    return fault.fired != NULL;
+}
+
 /* Open a journal, or make one, while the n-th call fails. Returns false if
  * there were fewer. */
 static bool
@@ -389,6 +459,19 @@ a_journal_whose_call_fails_while_it_is_opened_loses_nothing(void **state)
 }
 
 static void
+a_journal_whose_call_fails_while_it_works_keeps_its_word(void **state)
+{
+    struct world *world = *state;
+    size_t n = 0;
+
+    do
+        test_folder_copy(world->from, world->to);
+    while (write_with_fault(world->to, ++n));
+    print_message("%zu calls failed in turn\n", n);
+    assert_true(n > 100);
+}
+
+static void
 a_journal_whose_call_fails_while_it_is_made_can_be_made_again(void **state)
 {
     struct world *world = *state;
@@ -425,6 +508,158 @@ a_folder_that_cannot_be_looked_at_is_not_opened(void **state)
     assert_trouble(&err, world->from);
 }
 
+/* What is said about a folder that cannot be used. */
+static void
+the_reason_says_what_to_do(void **state)
+{
+    static const struct {
+        const char *name;
+        size_t n;
+        int error;
+        enum idem_status status;
+        const char *text;
+    } cases[] = {
+        {"mkdir", 1, ENOSPC, IDEM_ERR_FULL, "make room on that disk"},
+        {"mkdir", 1, EDQUOT, IDEM_ERR_FULL, "make room on that disk"},
+        {"mkdir", 1, EACCES, IDEM_ERR_UNAVAILABLE, "be able to write there"},
+        {"mkdir", 1, EPERM, IDEM_ERR_UNAVAILABLE, "be able to write there"},
+        {"mkdir", 1, EROFS, IDEM_ERR_UNAVAILABLE, "be able to write there"},
+        {"mkdir", 1, EIO, IDEM_ERR_UNAVAILABLE, ": Input/output error"},
+        {"openat64", 1, ENOTDIR, IDEM_ERR_UNAVAILABLE, "not a file"},
+        {"flock", 1, ENOLCK, IDEM_ERR_UNAVAILABLE, "No locks available"},
+        {"flock", 2, ENOLCK, IDEM_ERR_UNAVAILABLE, "No locks available"},
+        {"geteuid", 1, 1, IDEM_ERR_UNAVAILABLE, "chown the folder"},
+        {"geteuid", 2, 1, IDEM_ERR_UNAVAILABLE, "/lock: it belongs to another"},
+        {"geteuid", 3, 1, IDEM_ERR_UNAVAILABLE, ".seg: it belongs to another"},
+    };
+    struct world *world = *state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct idem_store *store = NULL;
+        struct idem_error err = {IDEM_OK, ""};
+
+        arm(cases[i].name, cases[i].n, cases[i].error);
+        (void)test_try_open(world->from, &small, NULL, NULL, &store, &err);
+        disarm();
+        if (err.status != cases[i].status || !strstr(err.text, cases[i].text))
+            fail_msg("%s: %d, %s", cases[i].text, err.status, err.text);
+        assert_null(store);
+    }
+    assert_has_round(world->from, 1);
+}
+
+/* The owner of the link could make it point to another folder. */
+static void
+a_link_of_another_user_is_not_followed(void **state)
+{
+    struct world *world = *state;
+    struct test_path link = test_path(world->to, "link");
+    struct idem_store *store = NULL;
+    struct idem_error err = {IDEM_OK, ""};
+
+    assert_int_equal(symlink(world->from, link.text), 0);
+    assert_has_round(link.text, 1);
+    if (geteuid() == 0) /* root's links are followed, so give it away */
+        assert_int_equal(lchown(link.text, 4242, 4242), 0);
+    else
+        arm("geteuid", 1, 1);
+    assert_int_equal(test_try_open(link.text, &small, NULL, NULL, &store, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    disarm();
+    assert_non_null(strstr(err.text, "symbolic link that belongs to user"));
+}
+
+static void
+a_signal_does_not_end_opening(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store;
+
+    for (size_t n = 1; n <= 2; n++) {
+        arm("flock", n, EINTR);
+        store = test_open(world->from, &small);
+        disarm();
+        assert_non_null(fault.fired);
+        test_close(store);
+    }
+}
+
+static void
+a_folder_in_use_is_refused_even_if_nobody_knows_by_whom(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store = test_open(world->from, &small), *second;
+    struct idem_error err = {IDEM_OK, ""};
+
+    arm("openat64", 2, 0); /* of the file that has the number */
+    assert_int_equal(
+        test_try_open(world->from, &small, NULL, NULL, &second, &err),
+        IDEM_ERR_UNAVAILABLE);
+    disarm();
+    assert_non_null(fault.fired);
+    assert_non_null(strstr(err.text, "unknown"));
+    test_close(store);
+}
+
+/* Then the room is taken when it is written. */
+static void
+a_file_system_that_reserves_no_room_is_fine(void **state)
+{
+    struct world *world = *state;
+    struct idem_store *store;
+
+    for (int threads = 0; threads < 2; threads++) {
+        struct journal_tuning tuning = {.segment_len = 8192,
+                                        .no_thread = threads == 0};
+
+        test_folder_empty(world->to);
+        arm("fallocate64", 1, EOPNOTSUPP);
+        fault.for_good = true;
+        store = test_open(world->to, &tuning);
+        write_round(store, 0);
+        write_round(store, 1);
+        test_close(store);
+        disarm();
+        assert_true(fault.seen > 3);
+        assert_has_round(world->to, 1);
+    }
+}
+
+/* Some file systems open a file for writes past the page cache, and refuse the
+ * writes. */
+static void
+a_refused_direct_write_is_done_through_the_cache(void **state)
+{
+    char *dir = test_folder(); /* on a disk, which can write so */
+    struct journal_tuning tuning = {.segment_len = 65536, .no_thread = true};
+    size_t works = 0;
+
+    (void)state;
+    for (size_t n = 1; n < 30; n++) {
+        struct idem_store *store = NULL;
+        struct idem_error err;
+        uint64_t stored = 0;
+        bool known = true;
+
+        test_folder_empty(dir);
+        arm("pwrite64", n, EINVAL);
+        if (test_try_open(dir, &tuning, NULL, NULL, &store, &err) == IDEM_OK)
+            known = write_new(store, &stored);
+        idem__store_close(store);
+        disarm();
+        works += stored == NEW && fault.fired;
+        store = test_open(dir, &tuning);
+        for (uint64_t i = 0; i < NEW; i++) {
+            if (known || i != stored)
+                assert_int_equal(test_rev(store, IDS + i),
+                                 i < stored ? i + 1 : 0);
+        }
+        test_close(store);
+    }
+    assert_true(works > 0);
+    test_folder_drop(dir);
+}
+
 int
 main(void)
 {
@@ -437,7 +672,14 @@ main(void)
         T(a_check_whose_call_fails_sees_everything_or_says_so),
         T(a_journal_whose_call_fails_while_it_is_opened_loses_nothing),
         T(a_journal_whose_call_fails_while_it_is_made_can_be_made_again),
+        T(a_journal_whose_call_fails_while_it_works_keeps_its_word),
         T(a_folder_that_cannot_be_looked_at_is_not_opened),
+        T(the_reason_says_what_to_do),
+        T(a_link_of_another_user_is_not_followed),
+        T(a_signal_does_not_end_opening),
+        T(a_folder_in_use_is_refused_even_if_nobody_knows_by_whom),
+        T(a_file_system_that_reserves_no_room_is_fine),
+        T(a_refused_direct_write_is_done_through_the_cache),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
