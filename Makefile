@@ -209,7 +209,8 @@ alloc_link := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wra
 
 # Tests in which the n-th call on files, or allocation, fails.
 calls_link := $(alloc_link) $(foreach f,pread64 pwrite64 read fsync fdatasync ftruncate64 fallocate64 renameat unlinkat faccessat fstat64 lstat64 mkdir \
-    flock fdopendir realpath mmap64 openat64 geteuid,-Wl$(comma)--wrap=$f)
+    flock fdopendir realpath mmap64 openat64 geteuid \
+    pipe2 pidfd_open getsockopt fopen64 sodium_malloc sodium_init pthread_create,-Wl$(comma)--wrap=$f)
 %_calls_test: test_ldflags = $(calls_link)
 
 test-programs: $(tests)

@@ -12,70 +12,11 @@
 #include "journal_check.h"
 #include "testing.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 #define IDS 60
 #define NEW 40
 
 static const struct journal_tuning small = {.segment_len = 8192,
                                             .no_thread = true};
-
-/* ---- which call fails ------------------------------------------------------
- */
-
-static struct {
-    atomic_bool watching;
-    size_t seen, fail_at;
-    bool for_good;     /* all from there on */
-    int error;         /* 0: the usual one of the call */
-    const char *only;  /* calls of this name; NULL: all */
-    const char *fired; /* the call that failed */
-} fault;
-
-static int
-call_fails_locked(const char *name, int usual)
-{
-    if (!fault.watching || (fault.only && strcmp(fault.only, name) != 0) ||
-        ++fault.seen < fault.fail_at ||
-        (fault.seen > fault.fail_at && !fault.for_good))
-        return 0;
-    fault.fired = name;
-    return fault.error ? fault.error : usual;
-}
-
-/* The journal's helper thread makes calls, too. */
-static int
-call_fails(const char *name, int usual)
-{
-    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    int error;
-
-    if (!fault.watching)
-        return 0;
-    pthread_mutex_lock(&mutex);
-    error = call_fails_locked(name, usual);
-    pthread_mutex_unlock(&mutex);
-    return error;
-}
-
-static void
-arm(const char *only, size_t n, int error)
-{
-    fault.only = only;
-    fault.seen = 0;
-    fault.fail_at = n;
-    fault.error = error;
-    fault.fired = NULL;
-    fault.for_good = false;
-    fault.watching = true;
-}
-
-static void
-disarm(void)
-{
-    fault.watching = false;
-}
 
 /* An error of a failing call, with a text that names the folder. */
 static void
