@@ -235,6 +235,75 @@ a_copy_does_not_end_where_a_segment_is_missing_or_damaged(void **state)
     }
 }
 
+/* What another process does after the first segment was copied. */
+struct remover {
+    const char *dir;
+    uint64_t from, to; /* these segments are removed */
+    size_t calls;
+};
+
+static void
+remove_some(void *arg, const struct journal_copied *now)
+{
+    struct remover *remover = arg;
+
+    assert_true(now->segments <= remover->calls + 1);
+    if (remover->calls++ == 0) {
+        for (uint64_t id = remover->from; id <= remover->to; id++)
+            (void)unlink(test_segment_path(remover->dir, id, "seg").text);
+    }
+}
+
+static uint64_t
+first_segment(const char *dir)
+{
+    struct journal_report report;
+
+    assert_int_equal(
+        idem__journal_check(dir, NULL, NULL, NULL, NULL, &report, NULL),
+        IDEM_OK);
+    return report.first_segment;
+}
+
+/* The cleaner removes the oldest ones, after it has moved what lives there. */
+static void
+segments_that_are_removed_meanwhile_are_left_out(void **state)
+{
+    struct world *world = *state;
+    uint64_t first = first_segment(world->from);
+    struct remover remover = {world->from, first, first + 1, 0};
+    struct journal_copied copied;
+    struct idem_error err = {IDEM_OK, ""};
+
+    if (idem__journal_copy(world->from, world->to, true, remove_some, &remover,
+                           &copied, &err) != IDEM_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(first_segment(world->to), first + 2);
+    assert_int_equal(copied.segments, remover.calls - 2);
+    test_close(test_open(world->to, &small));
+}
+
+/* Only the oldest one can be removed, so one behind it is lost. */
+static void
+a_segment_that_gets_lost_meanwhile_ends_the_copy(void **state)
+{
+    struct world *world = *state;
+    uint64_t first = first_segment(world->from);
+    struct remover remover = {world->from, first + 1, first + 1, 0};
+    struct journal_copied copied;
+    struct idem_error err = {IDEM_OK, ""};
+
+    assert_int_equal(idem__journal_copy(world->from, world->to, true,
+                                        remove_some, &remover, &copied, &err),
+                     IDEM_ERR_CORRUPT);
+    assert_non_null(strstr(err.text, "is missing"));
+    test_folder_empty(world->from);
+    assert_int_equal(idem__journal_copy(world->from, world->to, true, NULL,
+                                        NULL, &copied, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "there is no journal in"));
+}
+
 /* ---- checks ----------------------------------------------------------------
  */
 
@@ -304,6 +373,56 @@ a_check_whose_call_fails_sees_everything_or_says_so(void **state)
         n++;
     print_message("%zu calls failed in turn\n", n - 1);
     assert_true(n > 50);
+}
+
+/* A check of a damaged journal while the n-th allocation fails. Damage is
+ * found, or the check fails. Returns false if there were fewer. */
+static bool
+check_damaged(const char *dir, size_t n, const struct journal_report *right)
+{
+    struct journal_report report;
+    struct idem_error err = {IDEM_OK, ""};
+    struct seen seen = {0};
+    enum idem_status status;
+
+    arm("alloc", n, 0);
+    status =
+        idem__journal_check(dir, NULL, see, see_damage, &seen, &report, &err);
+    disarm();
+    if (status != IDEM_OK) {
+        assert_trouble(&err, dir);
+        return true;
+    }
+    if (report.damaged != 1)
+        fail_msg("call %zu (%s): %d damaged", n, fault.fired,
+                 (int)report.damaged);
+    assert_int_equal(seen.damaged, 1);
+    assert_int_equal(report.entries, right->entries - 1);
+    assert_int_equal(seen.all, right->entries - 1);
+    return fault.fired != NULL;
+}
+
+static void
+a_check_without_memory_does_not_miss_damage(void **state)
+{
+    struct world *world = *state;
+    struct journal_report right;
+    struct test_path path;
+    uint8_t byte;
+    int fd;
+
+    assert_int_equal(
+        idem__journal_check(world->from, NULL, NULL, NULL, NULL, &right, NULL),
+        IDEM_OK);
+    path = test_segment_path(world->from, right.first_segment + 1, "seg");
+    fd = open(path.text, O_RDWR);
+    assert_int_equal(pread(fd, &byte, 1, 2000), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, 2000), 1);
+    close(fd);
+    while (check_damaged(world->from, ++n, &right))
+        ;
+    assert_true(n > 10);
 }
 
 /* ---- opening ---------------------------------------------------------------
@@ -610,6 +729,9 @@ main(void)
         T(a_later_copy_whose_call_fails_has_everything_or_says_so),
         T(an_interrupted_call_does_not_end_a_copy),
         T(a_copy_does_not_end_where_a_segment_is_missing_or_damaged),
+        T(segments_that_are_removed_meanwhile_are_left_out),
+        T(a_segment_that_gets_lost_meanwhile_ends_the_copy),
+        T(a_check_without_memory_does_not_miss_damage),
         T(a_check_whose_call_fails_sees_everything_or_says_so),
         T(a_journal_whose_call_fails_while_it_is_opened_loses_nothing),
         T(a_journal_whose_call_fails_while_it_is_made_can_be_made_again),
