@@ -207,6 +207,12 @@ $(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
 alloc_link := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup,--wrap=asprintf
 %_alloc_test: test_ldflags = $(alloc_link)
 
+# Tests in which the n-th call on files, or allocation, fails.
+calls_link := $(alloc_link) $(foreach f,pread64 pwrite64 read fsync fdatasync ftruncate64 fallocate64 renameat unlinkat faccessat fstat64 lstat64 mkdir \
+    flock fdopendir realpath mmap64 openat64 geteuid \
+    pipe2 pidfd_open getsockopt fopen64 sodium_malloc sodium_init pthread_create,-Wl$(comma)--wrap=$f)
+%_calls_test: test_ldflags = $(calls_link)
+
 test-programs: $(tests)
 
 # Programs that tests of the running system start.
