@@ -35,6 +35,10 @@ def test_every_scheme_answers_as_its_contract_says(url):
     program("sql_test", IDEM_TEST_SQL=url)
 
 
+def test_what_is_beyond_the_limits_is_refused(url):
+    program("sqllimits_test", IDEM_TEST_SQL=url)
+
+
 def test_what_fails_in_the_middle_of_a_call_is_an_error_or_did_not_matter(url):
     program("sqlfault_alloc_test", IDEM_TEST_SQL=url, IDEM_TEST_RUNS="1000" if SOAK else "40" if THOROUGH else "2")
 
