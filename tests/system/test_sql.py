@@ -40,7 +40,7 @@ def test_what_is_beyond_the_limits_is_refused(url):
 
 
 def test_what_fails_in_the_middle_of_a_call_is_an_error_or_did_not_matter(url):
-    program("sqlfault_alloc_test", IDEM_TEST_SQL=url, IDEM_TEST_RUNS="1000" if SOAK else "40" if THOROUGH else "2")
+    program("sqlfault_alloc_test", IDEM_TEST_SQL=url, IDEM_TEST_RUNS="1000" if SOAK else "20" if THOROUGH else "2")
 
 
 def test_c_and_sql_answer_every_call_alike(url):
