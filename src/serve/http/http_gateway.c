@@ -72,13 +72,13 @@ http_put_gateway(struct idem_buf *out, const char *path)
     return ok;
 }
 
-/* The counters of each route, by verdict. */
+/* The counters of each route, by verdict. NULL: out of memory. */
 static json_t *
 figures_json(const char *path)
 {
     struct idem__figures *figures = malloc(sizeof(*figures));
     size_t used = figures ? gateway_figures_read(path, figures) : 0;
-    json_t *all = json_array();
+    json_t *all = figures ? json_array() : NULL;
 
     for (size_t i = 0; i < used; i++) {
         const struct idem__figures_route *route = &figures->routes[i];
