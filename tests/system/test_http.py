@@ -420,9 +420,6 @@ def test_credentials_and_rights(guarded):
     assert "Basic" in nobody.headers["WWW-Authenticate"]
     assert nobody("GET", "/healthz")["status"] == "ok"
     assert nobody.problem("GET", "/metrics") == "unauthorized"
-    for method, path in (("POST", rec("shop", "1", "settle")), ("DELETE", rec("shop", "1")), ("GET", "/v1/audit"), ("GET", "/v1/records"),
-                         ("POST", "/v1/rollback/accept"), ("GET", "/v1/nothing"), ("GET", "/v1/ids/uuid7")):
-        assert nobody.problem(method, path) == "unauthorized", path
     for auth in ("Bearer shop:wrong", "Bearer shop-secret-1234567", "Bearer", "Basic !!!", "Digest x", "Bearer " + "x" * 5000):
         assert Http(guarded.http, auth).problem("GET", rec("shop", "1")) == "unauthorized", auth
     basic = "Basic " + base64.b64encode(b"shop:shop-secret-1234567").decode()
@@ -445,6 +442,15 @@ def test_credentials_and_rights(guarded):
     log = guarded.output()
     assert "secret" not in log and "event=operator" in log and "who=ops" in log and "event=auth-failed" in log
     assert not re.search(r"scope=|id=1\b", log)  # digests, not keys
+
+
+def test_without_a_credential_nothing_is_done_and_attempts_to_operate_are_logged(guarded):
+    nobody = Http(guarded.http)
+    for method, path in (("POST", rec("shop", "1", "settle")), ("DELETE", rec("shop", "1")), ("GET", "/v1/audit"), ("GET", "/v1/records"),
+                         ("POST", "/v1/rollback/accept"), ("GET", "/v1/nothing"), ("GET", "/v1/ids/uuid7")):
+        assert nobody.problem(method, path) == "unauthorized", path
+    refused = re.findall(r"event=operator-refused verb=(\S+) who=-", guarded.output())
+    assert {"settle", "forget", "audit", "scan", "rollback"} <= set(refused)
 
 
 def test_a_page_of_another_site_is_refused(server):
