@@ -131,7 +131,7 @@ all_addresses_of_this_machine_share_a_port(void **state)
 static void
 only_a_socket_without_a_server_is_replaced(void **state)
 {
-    char path[128], other[160], text[300];
+    char path[128], other[160], text[120];
     struct idem_error err;
     struct stat stat;
     bool made;
