@@ -364,7 +364,7 @@ do_info(struct client *client, const struct command *command)
     struct resp_out text = {.buf = {.cap = 65536}};
 
     info_add(client->loop, &text);
-    if (text.failed)
+    if (text.buf.lacks)
         reply_error(client, command, "MEMORY", "out of memory");
     else
         reply_bytes(client, command,

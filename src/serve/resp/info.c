@@ -9,16 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A line that found no memory fails the whole text. */
-#define ADD(out, ...)                                                          \
-    ((out)->failed |= !idem_buf_printf(&(out)->buf, __VA_ARGS__))
-
 static void
 add_figure(void *arg, const char *name, double value)
 {
     struct resp_out *out = arg;
 
-    ADD(out, "%s:%.0f\r\n", name, value);
+    idem_buf_printf(&out->buf, "%s:%.0f\r\n", name, value);
 }
 
 static void
@@ -29,11 +25,12 @@ add_server(struct loop *loop, struct resp_out *out)
     char store[512];
 
     idem__url_redact(loop->config->store, store, sizeof(store));
-    ADD(out,
-        "# Server\r\nidem_version:%s\r\nprocess_id:%ld\r\n"
-        "redis_mode:standalone\r\nloading:0\r\nstore:%s\r\n"
-        "uptime_in_seconds:%lld\r\n\r\n",
-        IDEM_VERSION, (long)getpid(), store, (long long)(up_us / 1000000));
+    idem_buf_printf(&out->buf,
+                    "# Server\r\nidem_version:%s\r\nprocess_id:%ld\r\n"
+                    "redis_mode:standalone\r\nloading:0\r\nstore:%s\r\n"
+                    "uptime_in_seconds:%lld\r\n\r\n",
+                    IDEM_VERSION, (long)getpid(), store,
+                    (long long)(up_us / 1000000));
 }
 
 static void
@@ -41,7 +38,8 @@ add_clients(struct loop *loop, struct resp_out *out)
 {
     struct server_metrics *metrics = loop->server->metrics;
 
-    ADD(out,
+    idem_buf_printf(
+        &out->buf,
         "# Clients\r\nconnected_clients:%zu\r\nmaxclients:%lld\r\n"
         "buffered_bytes:%zu\r\ntotal_connections_received:%llu\r\n"
         "rejected_connections:%llu\r\nclosed_by_limit:%llu\r\n"
@@ -72,7 +70,8 @@ add_engine(struct loop *loop, struct resp_out *out)
     struct idem__stats stats;
 
     idem__stats(loop->engine, &stats);
-    ADD(out,
+    idem_buf_printf(
+        &out->buf,
         "# Engine\r\nbatches:%llu\r\nbatched:%llu\r\n"
         "store_errors:%llu\r\nqueued:%llu\r\nparked:%llu\r\n"
         "locks_waiting:%llu\r\n"
@@ -86,11 +85,13 @@ add_engine(struct loop *loop, struct resp_out *out)
         (unsigned long long)stats.vanished,
         (unsigned long long)stats.over_quota, stats.rolled_back);
     for (size_t i = 0; i < IDEM__VERDICT_COUNT; i++)
-        ADD(out, "verdict_%s:%llu\r\n", idem_verdict_name((enum idem_verdict)i),
-            (unsigned long long)stats.verdicts[i]);
+        idem_buf_printf(&out->buf, "verdict_%s:%llu\r\n",
+                        idem_verdict_name((enum idem_verdict)i),
+                        (unsigned long long)stats.verdicts[i]);
     for (size_t i = 1; i < IDEM__STATUS_COUNT; i++)
-        ADD(out, "error_%s:%llu\r\n", idem_status_name((enum idem_status)i),
-            (unsigned long long)stats.errors[i]);
+        idem_buf_printf(&out->buf, "error_%s:%llu\r\n",
+                        idem_status_name((enum idem_status)i),
+                        (unsigned long long)stats.errors[i]);
 }
 
 /* As of the last complete scan of the store; nothing before the first one. */
@@ -102,24 +103,27 @@ add_doubts(struct loop *loop, struct resp_out *out)
 
     (void)doubts_want(loop->server->doubts, true);
     if (doubts_read(loop->server->doubts, &count, &oldest_s) > 0)
-        ADD(out, "doubts:%llu\r\noldest_doubt_seconds:%.0f\r\n",
-            (unsigned long long)count, oldest_s);
+        idem_buf_printf(&out->buf,
+                        "doubts:%llu\r\noldest_doubt_seconds:%.0f\r\n",
+                        (unsigned long long)count, oldest_s);
 }
 
 /* How many answers took up to 16, 32, 64 ... microseconds, by verb. */
 static void
 add_latency(struct loop *loop, struct resp_out *out)
 {
-    ADD(out, "\r\n# Latency\r\n");
+    idem_buf_add_text(&out->buf, "\r\n# Latency\r\n");
     for (int verb = 0; verb < IDEM__VERB_COUNT; verb++) {
         const struct metrics_histogram *histogram =
             &loop->server->metrics->latency[verb];
 
-        ADD(out, "latency_%s:", idem_verb_name((enum idem_verb)verb));
+        idem_buf_printf(&out->buf,
+                        "latency_%s:", idem_verb_name((enum idem_verb)verb));
         for (int i = 0; i < METRICS_BUCKETS; i++)
-            ADD(out, "%s%llu", i > 0 ? "," : "",
+            idem_buf_printf(
+                &out->buf, "%s%llu", i > 0 ? "," : "",
                 (unsigned long long)metrics_read(&histogram->bucket[i]));
-        ADD(out, "\r\n");
+        idem_buf_add_text(&out->buf, "\r\n");
     }
 }
 
@@ -132,20 +136,21 @@ add_routes(struct loop *loop, struct resp_out *out)
     struct idem__figures *figures = path ? malloc(sizeof(*figures)) : NULL;
     size_t used = figures ? gateway_figures_read(path, figures) : 0;
 
-    out->failed |= path && !figures;
+    out->buf.lacks |= path && !figures;
     if (used > 0)
-        ADD(out, "\r\n# Gateway\r\n");
+        idem_buf_add_text(&out->buf, "\r\n# Gateway\r\n");
     for (size_t i = 0; i < used; i++) {
         const struct idem__figures_route *route = &figures->routes[i];
         unsigned long long answers = 0;
 
-        ADD(out, "route_%zu:%s", i, route->name);
+        idem_buf_printf(&out->buf, "route_%zu:%s", i, route->name);
         for (size_t v = 0; v < IDEM__FIGURES_VERDICTS; v++)
-            ADD(out, " %s=%llu", idem__figures_verdicts[v],
-                (unsigned long long)route->verdicts[v]);
+            idem_buf_printf(&out->buf, " %s=%llu", idem__figures_verdicts[v],
+                            (unsigned long long)route->verdicts[v]);
         for (size_t b = 0; b < IDEM__FIGURES_BUCKETS; b++)
             answers += route->times[IDEM__FIGURES_UPSTREAM].bucket[b];
-        ADD(out, " upstream=%llu upstream_ms=%llu\r\n", answers,
+        idem_buf_printf(
+            &out->buf, " upstream=%llu upstream_ms=%llu\r\n", answers,
             (unsigned long long)route->times[IDEM__FIGURES_UPSTREAM].sum_ms);
     }
     free(figures);
@@ -160,7 +165,7 @@ info_add(struct loop *loop, struct resp_out *out)
     add_doubts(loop, out);
     add_latency(loop, out);
     add_routes(loop, out);
-    ADD(out, "\r\n# Store\r\n");
+    idem_buf_add_text(&out->buf, "\r\n# Store\r\n");
     if (loop->driven)
         idem__store_figures(loop->engine, add_figure, out);
     else /* must not block on another thread */
