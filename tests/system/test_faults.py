@@ -14,11 +14,11 @@ import faults  # noqa: E402
 import operators  # noqa: E402
 
 COVERED = bool(os.environ.get("IDEM_COVERAGE"))  # scripts/coverage: large enough to reach nearly every failing call
-POINTS = 0 if SOAK else 300 if COVERED else 8  # of each kind; 0: all
-START_POINTS = 0 if SOAK else 40 if COVERED else 3
-SETTINGS_POINTS = 0 if SOAK else 150 if COVERED else 4
-STOP_POINTS = 0 if SOAK else 25 if COVERED else 1
-OPERATOR_POINTS = 0 if SOAK else 60 if COVERED else 2  # of each kind in each part of an operator's work
+POINTS = 0 if SOAK else 100 if COVERED else 8  # of each kind; 0: all
+START_POINTS = 0 if SOAK else 12 if COVERED else 3
+SETTINGS_POINTS = 0 if SOAK else 80 if COVERED else 4
+STOP_POINTS = 0 if SOAK else 12 if COVERED else 1
+OPERATOR_POINTS = 0 if SOAK else 25 if COVERED else 2  # of each kind in each part of an operator's work
 CHECKED = ["ids over RESP", "an id explained", "figures of routes", "figures_over_resp_are_whole", "a_session"]
 COMMAND_POINTS = {kind: 0 if SOAK else 5 if kind == "alloc" else 2 for kind in faults.KINDS}  # of each command
 DENSE = 110  # the first allocations of a story: RESP, then a request and a reply over HTTP
