@@ -28,7 +28,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests/support"))
 
-from lib import Error, Server, folder, free_port, wait_until, IDEM, Process  # noqa: E402
+from lib import Error, Resp, Server, folder, free_port, wait_until, IDEM, Process  # noqa: E402
 
 KINDS = {"alloc": 1, "error": 2, "interrupted": 3, "short": 4}
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "FULL", "CLOSED", "MEMORY", "TIMEOUT"}
@@ -287,6 +287,15 @@ class Programme:
         self.down()
 
 
+def answers(socket):
+    try:
+        with Resp(socket, 10) as line:
+            said = line("PING")
+        return said == "PONG" or said.word == "NOAUTH"
+    except (OSError, EOFError):
+        return False
+
+
 def start_once(where, fault, kind, left, flags=(), own=False):
     """Start a server while one call fails. The call's name, and what is wrong or None."""
     argv = [IDEM, "serve", "--store", "journal:" + os.path.join(where, "journal"), "--socket", os.path.join(where, "s"),
@@ -294,11 +303,16 @@ def start_once(where, fault, kind, left, flags=(), own=False):
     fault.arm(kind, left, own)
     process = Process(argv, env=fault.env)
     ended = lambda: process.process.poll() is not None  # noqa: E731
-    settled = wait_until(lambda: ended() or re.search(r'event(=|":")ready', process.output()), 120)
+    # The failing write may be the line of the log.
+    silent = lambda: fault.fired() == "write" and answers(os.path.join(where, "s"))  # noqa: E731
+    settled = wait_until(lambda: ended() or re.search(r'event(=|":")ready', process.output()) or silent(), 120)
     fired, alone = fault.disarm(), ended()
+    deaf = settled and not alone and not answers(os.path.join(where, "s"))
     code, said = process.stop(), process.output()
     if not settled:
         return fired, "neither ready nor ended: " + said[-800:]
+    if deaf:
+        return fired, "ready, but it does not answer: " + said[-800:]
     if alone and (code <= 0 or not said.strip()) or not alone and code != 0:
         return fired, "exit %s: %s" % (code, said[-800:])
     return fired, None
