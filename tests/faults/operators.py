@@ -178,7 +178,7 @@ def figures_over_resp_are_whole(people, n):
     ops = people[0]
     names = set(re.findall(r"^(\w+):", ops.resp("INFO"), re.M))
     ops.files.info = ops.files.info or names
-    must("missing lines of INFO", ops.files.info - names, set())
+    must("missing lines of INFO", ops.files.info - names - ({"route_0"} if ops.files.unreadable else set()), set())
 
 
 def segments_are_listed(people, n):
@@ -402,6 +402,8 @@ def stop_once(where, files, fault, kind, left):
         wrong = "it did not end within a minute"
     code = server.stop()
     fired = fault.disarm()
+    if code == -signal.SIGSEGV and os.environ.get("IDEM_COVERAGE") and '"event":"stopped"' in server.output():
+        return fired, wrong  # libgcov, when main had returned and an allocation for the counters failed
     if code != 0 or "Sanitizer" in server.output():
         wrong = "exit %s: %s" % (code, server.output()[-800:])
     return fired, wrong
