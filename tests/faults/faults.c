@@ -11,6 +11,7 @@
  *      system gives up
  *   3  a call is interrupted (EINTR)
  *   4  a call reads or writes one byte only
+ *   5  and 6 are for a program that asks idem_fault() itself (module.c)
  *
  * Only what the kernel can do happens:
  * - A read or write of a non-blocking eventfd moves 8 bytes or fails with
@@ -79,6 +80,8 @@ is_armed(void)
 
 static _Thread_local bool spared;
 
+bool idem_fault(int kind, const char *name);
+
 static bool
 now(enum kind kind, const char *name)
 {
@@ -90,6 +93,12 @@ now(enum kind kind, const char *name)
     atomic_store(&faults->kind, NONE);
     strncpy(faults->fired, name, sizeof(faults->fired) - 1);
     return true;
+}
+
+bool
+idem_fault(int kind, const char *name)
+{
+    return now((enum kind)kind, name);
 }
 
 /* ---- allocations ------------------------------------------------------- */

@@ -229,7 +229,8 @@ ngx_http_idem_is_json(ngx_http_request_t *r, ngx_str_t *stored)
 
     out = ngx_pnalloc(r->pool, gateway_json_canonical_max(stored->len));
 
-    return out != NULL && gateway_json_canonical(in, all, out, &len);
+    return out != NULL
+           && gateway_json_canonical(in, all, out, &len) == GATEWAY_FIELD_FOUND;
 }
 
 
