@@ -12,6 +12,10 @@
  *   3  a call is interrupted (EINTR)
  *   4  a call reads or writes one byte only
  *   5  and 6 are for a program that asks idem_fault() itself (module.c)
+ *   7  a call fails that sets something up: a file's name and mode, a socket,
+ *      a signal, a look-up
+ *
+ * With IDEM_FAULTS_ALONE the programs that this one starts have no faults.
  *
  * Only what the kernel can do happens:
  * - A read or write of a non-blocking eventfd moves 8 bytes or fails with
@@ -28,9 +32,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
+#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <pwd.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -41,12 +48,15 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT };
+enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT, SETUP = 7 };
 
 struct faults {
     _Atomic int32_t kind;
@@ -70,6 +80,10 @@ open_file(void)
     syscall(SYS_close, fd);
     if (at != MAP_FAILED)
         faults = at;
+    if (getenv("IDEM_FAULTS_ALONE")) {
+        unsetenv("LD_PRELOAD");
+        unsetenv("IDEM_FAULTS");
+    }
 }
 
 static bool
@@ -289,6 +303,43 @@ DOES(int, unlinkat, EIO, false, (int at, const char *path, int flags),
 DOES(int, renameat, EIO, false,
      (int from_at, const char *from, int to_at, const char *to),
      (from_at, from, to_at, to))
+
+#define SETS_UP(type, name, failure, error, params, args)                      \
+    type name params                                                           \
+    {                                                                          \
+        REAL(name);                                                            \
+        if (!now(SETUP, #name))                                                \
+            return real args;                                                  \
+        errno = error;                                                         \
+        return failure;                                                        \
+    }
+
+SETS_UP(int, bind, -1, EADDRNOTAVAIL,
+        (int fd, const struct sockaddr *address, socklen_t len),
+        (fd, address, len))
+SETS_UP(int, getsockname, -1, ENOBUFS,
+        (int fd, struct sockaddr *address, socklen_t *len), (fd, address, len))
+SETS_UP(int, getaddrinfo, EAI_MEMORY, ENOMEM,
+        (const char *host, const char *port, const struct addrinfo *hints,
+         struct addrinfo **found),
+        (host, port, hints, found))
+SETS_UP(int, signalfd, -1, EMFILE, (int fd, const sigset_t *set, int flags),
+        (fd, set, flags))
+SETS_UP(int, sigprocmask, -1, EINVAL,
+        (int how, const sigset_t *set, sigset_t *old), (how, set, old))
+SETS_UP(int, pipe2, -1, EMFILE, (int ends[2], int flags), (ends, flags))
+SETS_UP(char *, mkdtemp, NULL, ENOSPC, (char *path), (path))
+SETS_UP(char *, realpath, NULL, ENAMETOOLONG,
+        (const char *path, char *real_one), (path, real_one))
+SETS_UP(char *, getcwd, NULL, ENOENT, (char *path, size_t len), (path, len))
+SETS_UP(int, access, -1, EACCES, (const char *path, int mode), (path, mode))
+SETS_UP(int, chmod, -1, EPERM, (const char *path, mode_t mode), (path, mode))
+SETS_UP(int, fchmod, -1, EPERM, (int fd, mode_t mode), (fd, mode))
+SETS_UP(int, rename, -1, ENOSPC, (const char *from, const char *to), (from, to))
+SETS_UP(int, symlink, -1, ENOSPC, (const char *to, const char *at), (to, at))
+SETS_UP(int, getrlimit, -1, EPERM,
+        (__rlimit_resource_t what, struct rlimit *to), (what, to))
+SETS_UP(struct group *, getgrgid, NULL, ENOENT, (gid_t id), (id))
 
 #define OPENS(name, params, args)                                              \
     int name params                                                            \

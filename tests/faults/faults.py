@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests/support"))
 from lib import Error, Server, folder, free_port, wait_until, IDEM, Process  # noqa: E402
 
 KINDS = {"alloc": 1, "error": 2, "interrupted": 3, "short": 4}
-ALL_KINDS = {**KINDS, "module": 5, "module-short": 6}  # of nginx's module (module.c)
+ALL_KINDS = {**KINDS, "module": 5, "module-short": 6, "setup": 7}  # the first two: of nginx's module (module.c)
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "FULL", "CLOSED", "MEMORY", "TIMEOUT"}
 NOT_STORED = TRANSIENT - {"LOST", "TIMEOUT"}
 SILENCE = 60  # seconds: no call may keep a reply away for longer

@@ -35,8 +35,7 @@ now(int kind, const char *name)
 #define FAILING(type, name, failure, error, params, args)                      \
     type __real_##name params;                                                 \
     type __wrap_##name params;                                                 \
-    type                                                                       \
-__wrap_##name params                                                           \
+    type __wrap_##name params                                                  \
     {                                                                          \
         if (!now(FAILS, #name))                                                \
             return __real_##name args;                                         \
@@ -44,9 +43,11 @@ __wrap_##name params                                                           \
         return failure;                                                        \
     }
 
-/* ---- memory ---------------------------------------------------------------- */
+/* ---- memory ----------------------------------------------------------------
+ */
 
-#define TAKES(name, params, args) FAILING(void *, name, NULL, ENOMEM, params, args)
+#define TAKES(name, params, args)                                              \
+    FAILING(void *, name, NULL, ENOMEM, params, args)
 
 TAKES(malloc, (size_t len), (len))
 TAKES(calloc, (size_t count, size_t len), (count, len))
@@ -69,7 +70,8 @@ FAILING(ngx_chain_t *, ngx_alloc_chain_link, NULL, ENOMEM, (ngx_pool_t * pool),
 FAILING(ngx_buf_t *, ngx_create_temp_buf, NULL, ENOMEM,
         (ngx_pool_t * pool, size_t len), (pool, len))
 
-/* ---- nginx ----------------------------------------------------------------- */
+/* ---- nginx -----------------------------------------------------------------
+ */
 
 #define ASKS(name, failure, params, args)                                      \
     FAILING(ngx_int_t, name, failure, 0, params, args)
@@ -80,8 +82,8 @@ FAILING(ngx_http_variable_value_t *, ngx_http_get_indexed_variable, NULL, 0,
         (ngx_http_request_t * r, ngx_uint_t i), (r, i))
 FAILING(ngx_http_variable_value_t *, ngx_http_get_flushed_variable, NULL, 0,
         (ngx_http_request_t * r, ngx_uint_t i), (r, i))
-ASKS(ngx_http_get_variable_index, NGX_ERROR,
-     (ngx_conf_t * cf, ngx_str_t *name), (cf, name))
+ASKS(ngx_http_get_variable_index, NGX_ERROR, (ngx_conf_t * cf, ngx_str_t *name),
+     (cf, name))
 ASKS(ngx_http_compile_complex_value, NGX_ERROR,
      (ngx_http_compile_complex_value_t * value), (value))
 ASKS(ngx_http_complex_value, NGX_ERROR,
@@ -106,7 +108,8 @@ FAILING(ssize_t, ngx_read_file, NGX_ERROR, EIO,
         (ngx_file_t * file, u_char *to, size_t len, off_t at),
         (file, to, len, at))
 
-/* ---- files ----------------------------------------------------------------- */
+/* ---- files -----------------------------------------------------------------
+ */
 
 FAILING(ssize_t, pread64, -1, EIO, (int fd, void *to, size_t len, off64_t at),
         (fd, to, len, at))
@@ -116,7 +119,8 @@ FAILING(void *, mmap64, MAP_FAILED, ENOMEM,
         (void *at, size_t len, int mode, int flags, int fd, off64_t from),
         (at, len, mode, flags, fd, from))
 
-/* ---- the connection to the engine ------------------------------------------ */
+/* ---- the connection to the engine ------------------------------------------
+ */
 
 static ngx_recv_pt real_recv, real_ssl_recv;
 static ngx_send_pt real_send, real_ssl_send;
@@ -147,8 +151,8 @@ ngx_int_t __wrap_ngx_event_connect_peer(ngx_peer_connection_t *peer);
 ngx_int_t
 __wrap_ngx_event_connect_peer(ngx_peer_connection_t *peer)
 {
-    ngx_int_t rc = now(FAILS, "connect") ? NGX_ERROR
-                                         : __real_ngx_event_connect_peer(peer);
+    ngx_int_t rc =
+        now(FAILS, "connect") ? NGX_ERROR : __real_ngx_event_connect_peer(peer);
 
     if (peer->connection && peer->connection->recv != recv_or_not) {
         real_recv = peer->connection->recv;
