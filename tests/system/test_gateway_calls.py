@@ -8,6 +8,8 @@ import email.utils
 import http.client
 import os
 import re
+import signal
+import socket
 import subprocess
 import urllib.parse
 
@@ -16,7 +18,7 @@ import pytest
 import servers
 from chaos import Chaos
 from gateway import *
-from lib import FULL, ROOT, Server, folder, wait_until
+from lib import COVERAGE, FULL, ROOT, Server, folder, free_port, serve_each, wait_until
 from test_gateway_memory import Rig, every_point, runs_once_at_most
 
 POINTS = 0 if FULL else 4  # of each request; 0: all
@@ -43,6 +45,7 @@ LOCATIONS = {
 }
 OWN = """
     location = /token { idem_issue_token; idem_token_ttl 1h; }
+    location = /small { idem_issue_token; idem_scope json:user; idem_max_body 1k; }
     location = /status { idem_status; idem_key $http_idempotency_key $arg_key; }
     location /pages { idem on; idem_docs https://docs.example; proxy_pass http://service; }
 """
@@ -59,7 +62,8 @@ def calls(engine_of=None, server_flags=(), http="", **options):
     """A Rig whose nginx has the module with failing calls. engine_of(engine): where nginx finds it."""
     with folder() as where, Ledger(where) as ledger, Server(where, *server_flags, listen=bool(engine_of)) as engine:
         os.chmod(where, 0o755)
-        http = "idem_figures %s/figures; error_log %s/error.log crit; %s" % (where, where, http)  # crit: the log lacks what a worker warns of
+        http = """idem_figures %s/figures; log_format whole "$idem_key $idem_instance"; access_log %s/whole.log whole;
+            error_log %s/error.log crit; %s""" % (where, where, where, http)  # crit: requests log no warnings
         rig = Rig(where, ledger, engine_of(engine) if engine_of else engine.socket, "module", FAULTS_MODULE, http, MORE, **options)
         rig.engine = engine
         with rig.nginx:
@@ -176,6 +180,13 @@ def test_another_body_under_the_key_is_a_mismatch_or_an_error(rig, done):
 
 @pytest.mark.parametrize("request_of,is_right", [
     (lambda: {"path": "/token", "body": b""}, lambda a: len(a.json()["token"]) >= 20),
+    (lambda: {"path": "/token", "method": "PUT", "body": b""}, lambda a: a.status == 405),
+    (lambda: {"path": "/status", "method": "PUT", "body": b""}, lambda a: a.status == 405),
+    (lambda: {"path": "/small", "body": json_body("k")}, lambda a: len(a.json()["token"]) >= 20),
+    (lambda: {"path": "/small", "body": b"{}"}, lambda a: a.problem == "scope-missing"),
+    (lambda: {"path": "/small", "body": b'{"user":"idem.x"}'}, lambda a: a.problem == "scope-refused"),
+    (lambda: {"path": "/small", "body": b"x" * 2000}, lambda a: a.problem == "body-too-large"),
+    (lambda: {"path": "/small", "body": iter([b"x" * 2000])}, lambda a: a.problem == "body-too-large"),
     (lambda: {"path": "/x-form", "body": b"a=1"}, lambda a: a.problem in ("scope-missing", None)),
     (lambda: {"path": "/x-oasis"}, lambda a: a.problem == "key-missing"),
     (lambda: {"path": "/x-next", "token": "never-issued"}, lambda a: a.problem == "token-unknown"),
@@ -289,6 +300,62 @@ def test_a_request_that_waits_for_another_gets_its_answer(rig):
     assert rig.points > before
 
 
+STORED = {b'{"by":"us"}': "application/json", b"[1": "text/plain; charset=utf-8", "ça\n".encode(): "text/plain; charset=utf-8",
+          b"{\xff": "application/octet-stream", b"a\0": "application/octet-stream", b"x" * 70000: "application/octet-stream", b"": None}
+
+
+@pytest.mark.parametrize("result", STORED, ids=lambda r: repr(r[:6]))
+def test_what_another_program_stored_is_replayed_or_there_is_an_error(rig, result):
+    key = rig.key()
+    with rig.engine.client() as line:
+        fence = line("BEGIN", "anonymous", key)[1]
+        assert line("FINISH", "anonymous", key, fence, "SUCCEEDED", result)[0] == "ok"
+    right_or_an_error(rig, lambda: {}, lambda a: a.status == (200 if result else 204) and a.replayed and a.body == result and
+                      (not result or a.headers["content-type"] == STORED[result]), key)
+    assert rig.ledger.executions(key) == 0
+
+
+FIRST = {"plain": {}, "content": {"path": "/content"}, "by content": {"path": "/x-content"}, "next": {"path": "/x-next"}}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_request_of_a_worker_runs_once_at_most(name):
+    """It has no memory of earlier requests, and its connection to the engine is new."""
+    with calls(engine_options="timeout=20s away=20s") as rig:
+        def fresh():
+            old = rig.nginx.workers()
+            rig.nginx.send(signal.SIGHUP)
+            rig.workers = eventually(lambda: (lambda now: now if len(now) == 1 and now != old else None)(rig.nginx.workers()))
+
+        def request(key):
+            token = {"token": ask(rig.port, path="/token").json()["token"]} if name == "next" else {}
+            return {**FIRST[name], "body": json_body(key), **token}
+        tokens = {}
+        rig.prepare = fresh
+        runs_once_at_most(rig, lambda key: tokens.setdefault(key, request(key)), POINTS)
+        assert rig.points > 0
+
+
+@pytest.mark.parametrize("reply,said", [
+    (None, "cannot connect"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it does not speak our protocol"), (b"-ERR no\r\n-ERR no\r\n", "refused"),
+    (b"$12\r\nmax_result:5\r\n+OK\r\n", None), (b"$14\r\nmax_results:5\r\n\r\n:1\r\n", None), (b"", "connection lost")])
+def test_what_is_no_engine_gets_no_request_through(reply, said):
+    with folder() as where, Ledger(where) as ledger, contextlib.ExitStack() as left:
+        port = free_port()
+        if reply is not None:
+            def serve(client):
+                client.recv(10000)
+                client.sendall(reply)
+                if not reply:
+                    client.close()
+            listener = left.enter_context(socket.create_server(("127.0.0.1", port)))
+            serve_each(listener, serve)
+        with Nginx(where, "127.0.0.1:%d" % port, ledger.port, "idem_lease 1s;", engine_options="timeout=500ms away=200ms") as nginx:
+            got = ask(nginx.port, "k")
+            assert got.status in (503, 504) and got.problem and not ledger.entries(), got
+            assert said is None or wait_until(lambda: said in nginx.errors(), 10), nginx.errors()
+
+
 # ---- the connection to the engine ----------------------------------------------
 
 
@@ -370,6 +437,8 @@ def test_nginx_refuses_its_configuration_if_a_call_fails():
         most = rig.fault.seen()
         for left in range(1, most + 1, 1 if FULL else 16):
             fired, done = test(left)
+            if COVERAGE and fired == "malloc":  # of gcov, at the end: the module makes none here
+                continue
             assert fired and done.returncode == 1 and "test failed" in done.stdout, (left, fired, done)
         print("%d calls" % most)
         assert most > 100

@@ -34,7 +34,7 @@ class Rig:
             location /content { idem on; idem_lease 2s; idem_dedupe_content 1h; proxy_pass http://service; }
             location /wait { idem on; idem_lease 2s; idem_wait 10s; proxy_pass http://service; }""" + more, **nginx)
         self.port = self.nginx.port
-        self.points, self.number, self.said = 0, 0, {}
+        self.points, self.number, self.said, self.prepare = 0, 0, {}, None
         ask(self.port, "warm")
         self.workers = self.nginx.workers()
 
@@ -44,6 +44,8 @@ class Rig:
 
     def armed(self, left, request, key):
         """This request while the n-th call fails: an answer, or None if the connection was closed; and whether one failed."""
+        if self.prepare:
+            self.prepare()
         self.fault.arm(self.kind, left)
         try:
             got = ask(self.port, key, timeout=30, **request)
