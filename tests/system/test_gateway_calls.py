@@ -354,6 +354,7 @@ def test_what_is_no_engine_gets_no_request_through(reply, said):
             got = ask(nginx.port, "k")
             assert got.status in (503, 504) and got.problem and not ledger.entries(), got
             assert said is None or wait_until(lambda: said in nginx.errors(), 10), nginx.errors()
+            nginx.stop(signal.SIGTERM)  # SIGQUIT would wait for the outcome of the BEGIN
 
 
 # ---- the connection to the engine ----------------------------------------------

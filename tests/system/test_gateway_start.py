@@ -146,6 +146,8 @@ def test_a_configuration_is_printed_whole_or_there_is_an_error(kind):
         for left in points(most):
             fired, done = once(left)
             number += bool(fired)
+            if COVERAGE and done.returncode == -signal.SIGSEGV:  # gcov has no memory for its counters
+                continue
             if done.returncode == 0:
                 same = re.sub("(?m)^load_module .*|.*idem.js.*|.*worker_connections.*", "", done.stdout)
                 assert same == re.sub("(?m)^load_module .*|.*idem.js.*|.*worker_connections.*", "", whole.stdout), (left, fired)
