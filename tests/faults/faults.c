@@ -11,6 +11,11 @@
  *      system gives up
  *   3  a call is interrupted (EINTR)
  *   4  a call reads or writes one byte only
+ *   5  and 6 are for a program that asks idem_fault() itself (module.c)
+ *   7  a call fails that sets something up: a file's name and mode, a socket,
+ *      a signal, a look-up
+ *
+ * With IDEM_FAULTS_ALONE the programs that this one starts have no faults.
  *
  * Only what the kernel can do happens:
  * - A read or write of a non-blocking eventfd moves 8 bytes or fails with
@@ -31,7 +36,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <link.h>
+#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <pwd.h>
@@ -46,6 +53,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -53,7 +61,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT };
+enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT, SETUP = 7 };
 
 struct faults {
     _Atomic int32_t kind;
@@ -78,6 +86,10 @@ open_file(void)
     syscall(SYS_close, fd);
     if (at != MAP_FAILED)
         faults = at;
+    if (getenv("IDEM_FAULTS_ALONE")) {
+        unsetenv("LD_PRELOAD");
+        unsetenv("IDEM_FAULTS");
+    }
 }
 
 static uintptr_t program_from, program_to;
@@ -123,6 +135,8 @@ is_armed(void)
 
 static _Thread_local bool spared;
 
+bool idem_fault(int kind, const char *name);
+
 static bool
 now(enum kind kind, const char *name)
 {
@@ -134,6 +148,12 @@ now(enum kind kind, const char *name)
     atomic_store(&faults->kind, NONE);
     strncpy(faults->fired, name, sizeof(faults->fired) - 1);
     return true;
+}
+
+bool
+idem_fault(int kind, const char *name)
+{
+    return now((enum kind)kind, name);
 }
 
 /* ---- allocations ------------------------------------------------------- */
@@ -373,36 +393,71 @@ OPENS(openat, (int at, const char *path, int flags, ...),
 OPENS(openat64, (int at, const char *path, int flags, ...),
       (at, path, flags, mode))
 
-/* Calls that fail only with `own`. */
-#define OWN(type, failed, name, error, params, args)                           \
+/* Calls that fail only in some programmes: with `own`, as SETUP, or both. */
+enum { IN_OWN = 1, IN_SETUP = 2, IN_BOTH = 3 };
+
+static bool
+fails_there(int where, const char *name, int error, uintptr_t caller)
+{
+    if (where & IN_OWN && atomic_load(&faults->own) && !is_spared(caller))
+        return fails(name, error);
+    if (!(where & IN_SETUP) || !now(SETUP, name))
+        return false;
+    errno = error;
+    return true;
+}
+
+#define THERE(where, type, name, failed, error, params, args)                  \
     type name params                                                           \
     {                                                                          \
         REAL(name);                                                            \
-        if (atomic_load(&faults->own) && !is_spared(CALLER) &&                 \
-            fails(#name, error))                                               \
+        if (fails_there(where, #name, error, CALLER))                          \
             return failed;                                                     \
         return real args;                                                      \
     }
 
-OWN(FILE *, NULL, fopen, EMFILE, (const char *path, const char *mode),
-    (path, mode))
-OWN(DIR *, NULL, opendir, EMFILE, (const char *path), (path))
-OWN(int, -1, fstat, EIO, (int fd, struct stat *into), (fd, into))
-OWN(int, -1, unlink, EACCES, (const char *path), (path))
-OWN(int, -1, rename, ENOSPC, (const char *from, const char *to), (from, to))
-OWN(int, -1, chown, EPERM, (const char *path, uid_t user, gid_t group),
-    (path, user, group))
-OWN(int, -1, chmod, EPERM, (const char *path, mode_t mode), (path, mode))
-OWN(off_t, -1, lseek, EIO, (int fd, off_t to, int whence), (fd, to, whence))
-OWN(int, -1, bind, EADDRINUSE,
-    (int fd, const struct sockaddr *address, socklen_t len), (fd, address, len))
-OWN(int, -1, listen, EADDRINUSE, (int fd, int backlog), (fd, backlog))
-OWN(int, -1, getsockname, ENOBUFS,
-    (int fd, struct sockaddr *address, socklen_t *len), (fd, address, len))
-OWN(int, -1, signalfd, EMFILE, (int fd, const sigset_t *set, int flags),
-    (fd, set, flags))
-OWN(int, -1, epoll_create1, EMFILE, (int flags), (flags))
-OWN(int, -1, pipe2, EMFILE, (int ends[2], int flags), (ends, flags))
+THERE(IN_BOTH, int, rename, -1, ENOSPC, (const char *from, const char *to),
+      (from, to))
+THERE(IN_BOTH, int, chmod, -1, EPERM, (const char *path, mode_t mode),
+      (path, mode))
+THERE(IN_BOTH, int, bind, -1, EADDRINUSE,
+      (int fd, const struct sockaddr *address, socklen_t len),
+      (fd, address, len))
+THERE(IN_BOTH, int, getsockname, -1, ENOBUFS,
+      (int fd, struct sockaddr *address, socklen_t *len), (fd, address, len))
+THERE(IN_BOTH, int, signalfd, -1, EMFILE,
+      (int fd, const sigset_t *set, int flags), (fd, set, flags))
+THERE(IN_BOTH, int, pipe2, -1, EMFILE, (int ends[2], int flags), (ends, flags))
+THERE(IN_OWN, FILE *, fopen, NULL, EMFILE, (const char *path, const char *mode),
+      (path, mode))
+THERE(IN_OWN, DIR *, opendir, NULL, EMFILE, (const char *path), (path))
+THERE(IN_OWN, int, fstat, -1, EIO, (int fd, struct stat *into), (fd, into))
+THERE(IN_OWN, int, unlink, -1, EACCES, (const char *path), (path))
+THERE(IN_OWN, int, chown, -1, EPERM,
+      (const char *path, uid_t user, gid_t group), (path, user, group))
+THERE(IN_OWN, off_t, lseek, -1, EIO, (int fd, off_t to, int whence),
+      (fd, to, whence))
+THERE(IN_OWN, int, listen, -1, EADDRINUSE, (int fd, int backlog), (fd, backlog))
+THERE(IN_OWN, int, epoll_create1, -1, EMFILE, (int flags), (flags))
+THERE(IN_SETUP, int, getaddrinfo, EAI_MEMORY, ENOMEM,
+      (const char *host, const char *port, const struct addrinfo *hints,
+       struct addrinfo **found),
+      (host, port, hints, found))
+THERE(IN_SETUP, int, sigprocmask, -1, EINVAL,
+      (int how, const sigset_t *set, sigset_t *old), (how, set, old))
+THERE(IN_SETUP, char *, mkdtemp, NULL, ENOSPC, (char *path), (path))
+THERE(IN_SETUP, char *, realpath, NULL, ENAMETOOLONG,
+      (const char *path, char *real_one), (path, real_one))
+THERE(IN_SETUP, char *, getcwd, NULL, ENOENT, (char *path, size_t len),
+      (path, len))
+THERE(IN_SETUP, int, access, -1, EACCES, (const char *path, int mode),
+      (path, mode))
+THERE(IN_SETUP, int, fchmod, -1, EPERM, (int fd, mode_t mode), (fd, mode))
+THERE(IN_SETUP, int, symlink, -1, ENOSPC, (const char *to, const char *at),
+      (to, at))
+THERE(IN_SETUP, int, getrlimit, -1, EPERM,
+      (__rlimit_resource_t what, struct rlimit *to), (what, to))
+THERE(IN_SETUP, struct group *, getgrgid, NULL, ENOENT, (gid_t id), (id))
 
 /* Only adding needs memory. */
 int

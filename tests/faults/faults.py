@@ -31,6 +31,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests/support"))
 from lib import Error, Resp, Server, folder, free_port, wait_until, IDEM, Process  # noqa: E402
 
 KINDS = {"alloc": 1, "error": 2, "interrupted": 3, "short": 4}
+ALL_KINDS = {**KINDS, "module": 5, "module-short": 6, "setup": 7}  # the first two: of nginx's module (module.c)
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "FULL", "CLOSED", "MEMORY", "TIMEOUT"}
 NOT_STORED = TRANSIENT - {"LOST", "TIMEOUT"}
 SILENCE = 60  # seconds: no call may keep a reply away for longer
@@ -55,7 +56,7 @@ class Fault:
     def arm(self, kind, left, own=False):
         """own: only calls that the program itself makes, not those of its libraries."""
         self.map[4:52] = struct.pack("<iq32si", left, 0, b"", own)
-        self.map[0:4] = struct.pack("<i", KINDS[kind])
+        self.map[0:4] = struct.pack("<i", ALL_KINDS[kind])
 
     def disarm(self):
         """The name of the call that failed, or None."""

@@ -15,6 +15,8 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 IDEM = os.environ.get("IDEM_BIN") or os.path.join(ROOT, "build/idem")
 SOAK = bool(os.environ.get("IDEM_SOAK"))
+COVERAGE = bool(os.environ.get("IDEM_COVERAGE"))  # scripts/coverage
+FULL = SOAK or COVERAGE
 SANITIZED = bool(os.environ.get("IDEM_SANITIZED"))
 THOROUGH = SOAK or bool(os.environ.get("IDEM_COVERAGE"))  # more of the points at which something fails
 

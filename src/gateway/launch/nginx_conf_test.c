@@ -1,6 +1,5 @@
 /*
- * nginx_conf_test.c - what nginx.conf a gateway's configuration file becomes,
- * and which files are refused.
+ * nginx_conf_test.c - what nginx.conf a gateway's configuration file becomes.
  */
 #include "gateway.h"
 
@@ -83,28 +82,6 @@ a_value_never_becomes_a_directive(void **state)
     assert_null(conf("upstream = http://a/x;y\n"));
 }
 
-static void
-a_wrong_file_is_refused(void **state)
-{
-    static const char *const bad[] = {
-        "",
-        "nonsense\n",
-        "upstream = http://a\nnosuch = 1\n",
-        "upstream = http://a\nwait = soon\n",
-        "upstream = http://a\nrequired = maybe\n",
-        "upstream = http://a\n[routes /x]\n",
-        "upstream = http://a\n[route x]\n",
-        "upstream = http://a\n[route /x]\n[route /x]\n",
-        "[route /x]\n",
-        "upstream = http://a\n[route /x]\nstore = memory:\n",
-        "upstream = http://a\ntls-cert = x\n",
-        "upstream = http://a\ntoken-path = x\n"};
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_null(conf(bad[i]));
-}
-
 int
 main(void)
 {
@@ -112,7 +89,6 @@ main(void)
         cmocka_unit_test(a_file_becomes_routes),
         cmocka_unit_test(a_services_path_stands_before_the_requests),
         cmocka_unit_test(a_value_never_becomes_a_directive),
-        cmocka_unit_test(a_wrong_file_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

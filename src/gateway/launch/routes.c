@@ -17,7 +17,20 @@ is(const char *value, const char *word)
     return value && strcmp(value, word) == 0;
 }
 
-/* Warnings for an operator; the console has a sentence for each. */
+/* Takes the value. `all` is freed and NULL if there is no memory for it,
+ * because the console would show a list that lacks something as the whole list.
+ */
+static void
+append(json_t **all, json_t *value)
+{
+    if (json_array_append_new(*all, value) != 0) {
+        json_decref(*all);
+        *all = NULL;
+    }
+}
+
+/* Warnings for an operator; the console has a sentence for each. NULL: out of
+ * memory. */
 static json_t *
 warnings_of(const struct gateway_config *config,
             const struct gateway_route *route)
@@ -27,17 +40,18 @@ warnings_of(const struct gateway_config *config,
     if (is(gateway_effective(config, route, "gated"), "off"))
         return all;
     if (!gateway_value(config, route, "scope")) {
-        json_array_append_new(all, json_string("credential-scope"));
+        append(&all, json_string("credential-scope"));
         if (!is(gateway_value(config, route, "anonymous"), "off"))
-            json_array_append_new(all, json_string("anonymous-scope"));
+            append(&all, json_string("anonymous-scope"));
     }
     if (is(gateway_effective(config, route, "fingerprint"), "off"))
-        json_array_append_new(all, json_string("no-fingerprint"));
+        append(&all, json_string("no-fingerprint"));
     if (is(gateway_value(config, route, "fail-open"), "on"))
-        json_array_append_new(all, json_string("fail-open"));
+        append(&all, json_string("fail-open"));
     return all;
 }
 
+/* NULL: out of memory. */
 static json_t *
 route_json(const struct gateway_config *config,
            const struct gateway_route *route)
@@ -46,16 +60,19 @@ route_json(const struct gateway_config *config,
         route->upstream ? route->upstream : config->base.upstream;
     json_t *options = json_object();
 
-    for (size_t i = 0; i < GATEWAY_OPTIONS; i++) {
+    for (size_t i = 0; options && i < GATEWAY_OPTIONS; i++) {
         const char *name = gateway_options[i].name;
         const char *value = gateway_effective(config, route, name);
 
-        if (value)
-            json_object_set_new(options, name, json_string(value));
+        if (value &&
+            json_object_set_new(options, name, json_string(value)) != 0) {
+            json_decref(options);
+            options = NULL;
+        }
     }
     return json_pack("{s:s, s:s, s:s, s:o, s:o}", "route", route->path, "host",
-                     route->host ? route->host : "", "upstream",
-                     upstream ? upstream : "", "options", options, "warnings",
+                     route->host ? route->host : "", "upstream", upstream,
+                     "options", options, "warnings",
                      warnings_of(config, route));
 }
 
@@ -69,7 +86,9 @@ launch_routes_write(const struct launch *self, struct idem_error *err)
     int fd, bad;
 
     for (size_t i = 0; i < config->route_count; i++)
-        json_array_append_new(all, route_json(config, &config->routes[i]));
+        append(&all, route_json(config, &config->routes[i]));
+    if (!all)
+        return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     snprintf(path, sizeof(path), "%s/" GATEWAY_ROUTES, self->folder);
     snprintf(fresh, sizeof(fresh), "%s/" GATEWAY_ROUTES ".new", self->folder);
     (void)unlink(fresh); /* a link there must not be followed */

@@ -14,10 +14,11 @@
 #define GATEWAY_FIELD_MAX 1024
 
 enum gateway_field {
-    GATEWAY_FIELD_NONE,  /* not found, or another kind of body */
-    GATEWAY_FIELD_FOUND, /* *out_len bytes are written */
-    GATEWAY_FIELD_BAD,   /* too long, repeated, not a plain value, or parsers
-                          * may disagree on what the body says */
+    GATEWAY_FIELD_NONE,   /* not found, or another kind of body */
+    GATEWAY_FIELD_FOUND,  /* *out_len bytes are written */
+    GATEWAY_FIELD_MEMORY, /* out of memory: there may be one */
+    GATEWAY_FIELD_BAD,    /* too long, repeated, not a plain value, or parsers
+                           * may disagree on what the body says */
 };
 
 /* The start of a body, after a byte order mark and white space. */

@@ -17,7 +17,7 @@ struct reader {
     unsigned depth;
     uint8_t *out; /* NULL: parse only */
     size_t out_len;
-    bool bad;
+    bool lacks; /* out of memory: this says nothing of the text */
 };
 
 /* One written member: name and value, and the length of its name. */
@@ -225,9 +225,11 @@ sort_members(struct reader *in, size_t start, struct member *members,
         if (by_name(&members[i - 1], &members[i], in->out) == 0)
             return false;
     }
-    copy = malloc(len ? len : 1);
-    if (!copy)
+    copy = malloc(len);
+    if (!copy) {
+        in->lacks = true;
         return false;
+    }
     memcpy(copy, at, len);
     for (size_t i = 0; i < count; i++) {
         if (i > 0)
@@ -261,23 +263,24 @@ member(struct reader *in, struct member *m)
 static bool
 members(struct reader *in, size_t start)
 {
-    struct member *list = NULL;
+    struct member *list = NULL, one;
     size_t count = 0, room = 0;
     bool good = false;
 
     for (;;) {
-        if (count == room) {
+        if (in->out && count == room) {
             struct member *more;
 
             room = room ? room * 2 : 16;
             more = realloc(list, room * sizeof(*list));
-            if (!more)
+            if (!more) {
+                in->lacks = true;
                 break;
+            }
             list = more;
         }
-        if (!member(in, &list[count]))
+        if (!member(in, in->out ? &list[count++] : &one))
             break;
-        count++;
         spaces(in);
         if (in->at >= in->end || (*in->at != ',' && *in->at != '}'))
             break;
@@ -481,21 +484,21 @@ cut(uint8_t *text, size_t *len, struct idem_bytes path)
     return true;
 }
 
-bool
+enum gateway_field
 gateway_json_canonical(struct idem_bytes in, struct idem_bytes path,
                        uint8_t *out, size_t *out_len)
 {
     struct reader reader = {.at = in.data, .out = out};
 
     if (!in.data)
-        return false;
+        return GATEWAY_FIELD_NONE;
     reader.end = reader.at + in.len;
     if (in.len >= 3 && memcmp(in.data, "\xef\xbb\xbf", 3) == 0)
         reader.at += 3;
     if (!whole(&reader))
-        return false;
+        return reader.lacks ? GATEWAY_FIELD_MEMORY : GATEWAY_FIELD_NONE;
     *out_len = reader.out_len;
-    return cut(out, out_len, path);
+    return cut(out, out_len, path) ? GATEWAY_FIELD_FOUND : GATEWAY_FIELD_NONE;
 }
 
 /* Does the body begin like an object or a list? */
@@ -508,35 +511,40 @@ begins_as_json(struct idem_bytes in)
     return at < end && (*at == '{' || *at == '[');
 }
 
+/* Copy a canonical value; null and "" are none. */
+static enum gateway_field
+copy_value(const uint8_t *text, size_t len, uint8_t *out, size_t *out_len)
+{
+    bool quoted = text[0] == '"';
+    size_t n = quoted ? len - 2 : len;
+
+    if (n == 0 || memcmp(text, "null", len < 4 ? len : 4) == 0)
+        return GATEWAY_FIELD_NONE;
+    /* A value that needs an escape cannot be a key. */
+    if (text[0] == '{' || text[0] == '[' || n > GATEWAY_FIELD_MAX ||
+        memchr(text, '\\', len))
+        return GATEWAY_FIELD_BAD;
+    memcpy(out, text + quoted, n);
+    *out_len = n;
+    return GATEWAY_FIELD_FOUND;
+}
+
 enum gateway_field
 gateway_json_field(struct idem_bytes in, struct idem_bytes path, uint8_t *out,
                    size_t *out_len)
 {
     static const struct idem_bytes all = {NULL, 0};
     uint8_t *text = malloc(gateway_json_canonical_max(in.len));
-    enum gateway_field got = GATEWAY_FIELD_NONE;
+    enum gateway_field got = GATEWAY_FIELD_MEMORY;
     size_t len;
 
-    if (!text)
-        return GATEWAY_FIELD_BAD;
-    if (!gateway_json_canonical(in, all, text, &len)) {
-        if (begins_as_json(in))
-            got = GATEWAY_FIELD_BAD;
-    } else if (cut(text, &len, path) && len > 0 &&
-               memcmp(text, "null", len < 4 ? len : 4) != 0) {
-        bool quoted = text[0] == '"';
-        size_t n = quoted ? len - 2 : len;
-
-        /* A value that needs an escape cannot be a key. */
-        if (text[0] == '{' || text[0] == '[' || n > GATEWAY_FIELD_MAX ||
-            memchr(text, '\\', len)) {
-            got = GATEWAY_FIELD_BAD;
-        } else if (n > 0) {
-            memcpy(out, text + quoted, n);
-            *out_len = n;
-            got = GATEWAY_FIELD_FOUND;
-        }
-    }
+    if (text)
+        got = gateway_json_canonical(in, all, text, &len);
+    if (got == GATEWAY_FIELD_FOUND)
+        got = cut(text, &len, path) ? copy_value(text, len, out, out_len)
+                                    : GATEWAY_FIELD_NONE;
+    else if (got == GATEWAY_FIELD_NONE && begins_as_json(in))
+        got = GATEWAY_FIELD_BAD;
     free(text);
     return got;
 }

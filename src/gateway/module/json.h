@@ -29,10 +29,11 @@ enum gateway_field gateway_json_field(struct idem_bytes in,
 size_t gateway_json_canonical_max(size_t len);
 
 /*
- * Write the canonical form of the value at `path` (empty: of everything). False
+ * Write the canonical form of the value at `path` (empty: of everything). NONE
  * if the text is not JSON, is nested too deep, or has no value there.
  */
-bool gateway_json_canonical(struct idem_bytes in, struct idem_bytes path,
-                            uint8_t *out, size_t *out_len);
+enum gateway_field gateway_json_canonical(struct idem_bytes in,
+                                          struct idem_bytes path, uint8_t *out,
+                                          size_t *out_len);
 
 #endif

@@ -6,7 +6,8 @@
 #
 # The sources are copied once into build/nginx and configured there.
 # `make module-steps` builds the module that tests stop at named steps,
-# `make module-asan` that one with the sanitizers in it.
+# `make module-asan` that one with the sanitizers in it, and `make module-faults`
+# one whose calls fail when a test says so (tests/faults/module.c).
 # MODULE_FLAGS: more flags for the compiler, as scripts/coverage needs them.
 
 NGINX_SRC ?= /usr/share/nginx/src
@@ -21,6 +22,7 @@ ifneq ($(wildcard $(NGINX_SRC)/configure),)
 module: build/ngx_http_idem_module.so
 module-steps: build/steps/ngx_http_idem_module.so
 module-asan: build/address-undefined/ngx_http_idem_module.so
+module-faults: build/faults/ngx_http_idem_module.so
 
 build/nginx/objs/Makefile: src/gateway/module/config src/gateway/module/configure-module
 	@src/gateway/module/configure-module $(NGINX_SRC) build/nginx "$(NGINX_FLAGS)"
@@ -41,6 +43,9 @@ build/steps/ngx_http_idem_module.so: build/ngx_http_idem_module.so
 build/address-undefined/ngx_http_idem_module.so: build/ngx_http_idem_module.so tests/support/asan_pool.h
 	$(call steps_link,-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
 	    -include tests/support/asan_pool.h)
+build/faults/ngx_http_idem_module.so: build/ngx_http_idem_module.so tests/faults/module.c
+	@mkdir -p $(@D) && $(CC) $(filter-out -shared,$(steps_flags)) $(steps_incs) -c tests/faults/module.c -o $(@D)/module.o
+	$(call steps_link,$(@D)/module.o `nm $(@D)/module.o | sed -n 's/.* U __real_/-Wl$(comma)--wrap=/p'`)
 
 else
 

@@ -174,6 +174,9 @@ ngx_http_idem_body_field(ngx_http_request_t *r, ngx_http_idem_source_t *source,
                 "ambiguous, so that two programs could read it differently.";
         return NGX_ABORT;
 
+    case GATEWAY_FIELD_MEMORY:
+        return NGX_ERROR;
+
     default: /* GATEWAY_FIELD_NONE */
         return NGX_DECLINED;
     }
@@ -249,13 +252,14 @@ ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
 
 /* hash the configured members; a path without a value counts as empty */
 
-static void
+static ngx_int_t
 ngx_http_idem_hash_fields(ngx_array_t *fields, struct idem_bytes in,
     u_char *out, crypto_generichash_state *hash)
 {
     size_t              len;
     ngx_str_t          *path;
     ngx_uint_t          i;
+    enum gateway_field  got;
     struct idem_bytes   name;
 
     path = fields->elts;
@@ -264,12 +268,16 @@ ngx_http_idem_hash_fields(ngx_array_t *fields, struct idem_bytes in,
         name.data = path[i].data;
         name.len = path[i].len;
 
-        if (!gateway_json_canonical(in, name, out, &len)) {
-            len = 0;
+        got = gateway_json_canonical(in, name, out, &len);
+
+        if (got == GATEWAY_FIELD_MEMORY) {
+            return NGX_ERROR;
         }
 
-        ngx_http_idem_hash(hash, out, len);
+        ngx_http_idem_hash(hash, out, got == GATEWAY_FIELD_FOUND ? len : 0);
     }
+
+    return NGX_OK;
 }
 
 
@@ -284,6 +292,7 @@ ngx_http_idem_hash_json(ngx_http_request_t *r, ngx_array_t *fields,
     u_char             *out;
     ngx_int_t           rc;
     ngx_str_t           body;
+    enum gateway_field  got;
     struct idem_bytes   in, all;
 
     rc = ngx_http_idem_body_text(r, &body);
@@ -306,11 +315,13 @@ ngx_http_idem_hash_json(ngx_http_request_t *r, ngx_array_t *fields,
         ngx_http_idem_hash(hash, "fields", 6);
     }
 
-    if (!gateway_json_canonical(in, all, out, &len)) {
-        rc = NGX_DECLINED;
+    got = gateway_json_canonical(in, all, out, &len);
+
+    if (got != GATEWAY_FIELD_FOUND) {
+        rc = got == GATEWAY_FIELD_NONE ? NGX_DECLINED : NGX_ERROR;
 
     } else if (fields) {
-        ngx_http_idem_hash_fields(fields, in, out, hash);
+        rc = ngx_http_idem_hash_fields(fields, in, out, hash);
 
     } else {
         ngx_http_idem_hash(hash, "json", 4);

@@ -40,6 +40,7 @@ ngx_http_idem_content_id(ngx_http_idem_ctx_t *ctx, ngx_str_t *id)
     id->len = sizeof("content-") - 1 + 40;
     id->data = ngx_pnalloc(ctx->request->pool, id->len);
     if (id->data == NULL) {
+        id->len = 0;                 /* the log may read it */
         return NGX_ERROR;
     }
 

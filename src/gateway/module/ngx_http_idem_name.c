@@ -21,20 +21,22 @@ ngx_http_idem_whole_value(ngx_http_request_t *r, ngx_http_complex_value_t *cv,
     ngx_uint_t                 *index;
     ngx_http_variable_value_t  *part;
 
-    if (ngx_http_complex_value(r, cv, value) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
     for (index = cv->flushes; index && *index != (ngx_uint_t) -1; index++) {
-        part = ngx_http_get_indexed_variable(r, *index);
+        part = ngx_http_get_flushed_variable(r, *index);
 
-        if (part == NULL || part->not_found || part->len == 0) {
+        /* without memory it is not known whether the request has one */
+
+        if (part == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (part->not_found || part->len == 0) {
             value->len = 0;
-            break;
+            return NGX_OK;
         }
     }
 
-    return NGX_OK;
+    return ngx_http_complex_value(r, cv, value);
 }
 
 
@@ -263,6 +265,7 @@ ngx_http_idem_digest_scope(ngx_http_request_t *r,
     scope->len = sizeof("caller-") - 1 + 2 * sizeof(digest);
     scope->data = ngx_pnalloc(r->pool, scope->len);
     if (scope->data == NULL) {
+        scope->len = 0;              /* the log may read it */
         return NGX_ERROR;
     }
 
@@ -396,6 +399,7 @@ ngx_http_idem_scope(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf,
     scope->len = sizeof("anonymous@") - 1 + site.len;
     scope->data = ngx_pnalloc(r->pool, scope->len);
     if (scope->data == NULL) {
+        scope->len = 0;
         return NGX_ERROR;
     }
 

@@ -211,12 +211,15 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 #define NGX_HTTP_IDEM_LOOK_MAX  65536
 
 
-static ngx_uint_t
+/* NGX_DECLINED: it is not JSON */
+
+static ngx_int_t
 ngx_http_idem_is_json(ngx_http_request_t *r, ngx_str_t *stored)
 {
-    size_t             len;
-    uint8_t           *out;
-    struct idem_bytes  in, all;
+    size_t              len;
+    uint8_t            *out;
+    struct idem_bytes   in, all;
+    enum gateway_field  got;
 
     in.data = stored->data;
     in.len = stored->len;
@@ -224,12 +227,18 @@ ngx_http_idem_is_json(ngx_http_request_t *r, ngx_str_t *stored)
     all.len = 0;
 
     if (stored->data[0] != '{' && stored->data[0] != '[') {
-        return 0;
+        return NGX_DECLINED;
     }
 
     out = ngx_pnalloc(r->pool, gateway_json_canonical_max(stored->len));
+    if (out == NULL) {
+        return NGX_ERROR;
+    }
 
-    return out != NULL && gateway_json_canonical(in, all, out, &len);
+    got = gateway_json_canonical(in, all, out, &len);
+
+    return got == GATEWAY_FIELD_FOUND ? NGX_OK
+           : got == GATEWAY_FIELD_NONE ? NGX_DECLINED : NGX_ERROR;
 }
 
 
@@ -270,6 +279,7 @@ ngx_int_t
 ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
     int64_t expires)
 {
+    ngx_int_t   rc;
     ngx_str_t  *type;
     ngx_uint_t  look;
 
@@ -289,8 +299,13 @@ ngx_http_idem_send_raw(ngx_http_request_t *r, ngx_str_t *stored,
     }
 
     look = stored->len <= NGX_HTTP_IDEM_LOOK_MAX;
+    rc = look ? ngx_http_idem_is_json(r, stored) : NGX_DECLINED;
 
-    if (look && ngx_http_idem_is_json(r, stored)) {
+    if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (rc == NGX_OK) {
         type = &json;
 
     } else if (look && ngx_http_idem_is_text(stored)) {

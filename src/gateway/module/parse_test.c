@@ -252,7 +252,7 @@ headers_have_a_limit(void **state)
 typedef enum gateway_field field_fn(struct idem_bytes, struct idem_bytes,
                                     uint8_t *, size_t *);
 
-/* The value, "-" for none, "!" for bad. */
+/* The value, "-" for none, "!" for bad, "?" for lack of memory. */
 static const char *
 field(field_fn *fn, const char *in, const char *name)
 {
@@ -264,6 +264,8 @@ field(field_fn *fn, const char *in, const char *name)
         return "-";
     case GATEWAY_FIELD_BAD:
         return "!";
+    case GATEWAY_FIELD_MEMORY:
+        return "?";
     case GATEWAY_FIELD_FOUND:
         break;
     }
@@ -396,7 +398,8 @@ canonical(const char *in)
     size_t len;
 
     assert_true(gateway_json_canonical_max(strlen(in)) < sizeof(out));
-    if (!gateway_json_canonical(text(in), text(""), (uint8_t *)out, &len))
+    if (gateway_json_canonical(text(in), text(""), (uint8_t *)out, &len) !=
+        GATEWAY_FIELD_FOUND)
         return NULL;
     out[len] = '\0';
     return out;
