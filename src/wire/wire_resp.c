@@ -36,6 +36,37 @@ idem__wire_number(struct idem_bytes text, int64_t *number)
     return true;
 }
 
+/* 1 for zero. */
+static size_t
+count_digits(uint64_t number)
+{
+    static const uint64_t powers[] = {UINT64_C(0),
+                                      UINT64_C(10),
+                                      UINT64_C(100),
+                                      UINT64_C(1000),
+                                      UINT64_C(10000),
+                                      UINT64_C(100000),
+                                      UINT64_C(1000000),
+                                      UINT64_C(10000000),
+                                      UINT64_C(100000000),
+                                      UINT64_C(1000000000),
+                                      UINT64_C(10000000000),
+                                      UINT64_C(100000000000),
+                                      UINT64_C(1000000000000),
+                                      UINT64_C(10000000000000),
+                                      UINT64_C(100000000000000),
+                                      UINT64_C(1000000000000000),
+                                      UINT64_C(10000000000000000),
+                                      UINT64_C(100000000000000000),
+                                      UINT64_C(1000000000000000000),
+                                      UINT64_C(10000000000000000000)};
+    /* 1233 / 4096 is a little more than log10(2) */
+    size_t bits = 64 - (size_t)__builtin_clzll(number | 1);
+    size_t guess = bits * 1233 >> 12;
+
+    return guess + (number >= powers[guess]);
+}
+
 size_t
 idem__wire_digits(int64_t number, char *out)
 {
@@ -44,30 +75,31 @@ idem__wire_digits(int64_t number, char *out)
         "25262728293031323334353637383940414243444546474849"
         "50515253545556575859606162636465666768697071727374"
         "75767778798081828384858687888990919293949596979899";
-    char digits[IDEM__WIRE_DIGITS_MAX];
     uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
-    size_t at = sizeof(digits), len;
+    size_t len = count_digits(left);
+    char *at;
 
+    if (number < 0)
+        *out++ = '-';
+    at = out + len;
     while (left >= 10000) {
         uint32_t four = (uint32_t)(left % 10000);
 
         at -= 4;
-        memcpy(digits + at, pairs + 2 * (four / 100), 2);
-        memcpy(digits + at + 2, pairs + 2 * (four % 100), 2);
+        memcpy(at, pairs + 2 * (four / 100), 2);
+        memcpy(at + 2, pairs + 2 * (four % 100), 2);
         left /= 10000;
     }
-    while (left >= 10) {
+    if (left >= 100) {
         at -= 2;
-        memcpy(digits + at, pairs + 2 * (left % 100), 2);
+        memcpy(at, pairs + 2 * (left % 100), 2);
         left /= 100;
     }
-    if (left > 0 || at == sizeof(digits))
-        digits[--at] = (char)('0' + left);
-    if (number < 0)
-        digits[--at] = '-';
-    len = sizeof(digits) - at;
-    memcpy(out, digits + at, len);
-    return len;
+    if (left >= 10)
+        memcpy(out, pairs + 2 * left, 2);
+    else if (at > out)
+        *out = (char)('0' + left);
+    return len + (number < 0);
 }
 
 /* ---- values ---------------------------------------------------------- */

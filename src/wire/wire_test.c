@@ -188,6 +188,23 @@ read_args(const char *in, size_t len, struct idem_bytes *args)
     return count;
 }
 
+/* Write a command into exactly the room that it asked for, in which the
+ * sanitizers see each byte too many; free what this returns. */
+static char *
+write_command(const struct idem__wire_command *command, struct idem_bytes *args,
+              size_t *count)
+{
+    struct idem__wire_plan plan;
+    size_t most = idem__wire_plan(command, &plan);
+    char *wire = malloc(most), *room, *end;
+
+    end = idem__wire_put_command(wire, command, &plan, &room);
+    assert_true((size_t)(end - wire) <= most);
+    assert_null(room);
+    *count = read_args(wire, (size_t)(end - wire), args);
+    return wire;
+}
+
 static void
 every_op_survives_the_way_there(void **state)
 {
@@ -196,20 +213,14 @@ every_op_survives_the_way_there(void **state)
     for (int i = 0; i < 100000; i++) {
         struct idem__wire_command sent = {.op = random_op(), .full = roll(2)};
         struct idem__wire_command got;
-        struct idem__wire_args args;
         struct idem_bytes read[IDEM__WIRE_ARGS_MAX];
         struct idem_error err = {0};
         char *wire;
-        size_t len, count;
+        size_t count;
 
         sent.tagged = roll(2);
         sent.tag = (int64_t)dice_roll(&dice, IDEM_FENCE_MAX + 1);
-        idem__wire_write(&sent, &args);
-        assert_true(args.used <= sizeof(args.scratch));
-        len = idem__wire_len(&args);
-        wire = malloc(len);
-        idem__wire_put(&args, wire);
-        count = read_args(wire, len, read);
+        wire = write_command(&sent, read, &count);
         if (idem__wire_parse(read, count, &got, &err) != IDEM_OK)
             fail_msg("%s: %s", idem_verb_name(sent.op.verb), err.text);
         /* Options that a command implies are not written. */
@@ -244,14 +255,16 @@ every_filter_survives_the_way_there(void **state)
                        .updated_before = some_ms(INT64_C(1) << 50),
                        .doubt = roll(2)}};
         struct idem__wire_command got;
-        struct idem__wire_args args;
+        struct idem_bytes read[IDEM__WIRE_ARGS_MAX];
         struct idem_error err = {0};
+        char *wire;
+        size_t count;
 
         if (roll(2))
             sent.filter.scope = name(IDEM_SCOPE_MAX);
         snprintf(sent.cursor.text, sizeof(sent.cursor.text), "%u", roll(99999));
-        idem__wire_write(&sent, &args);
-        if (idem__wire_parse(args.list, args.count, &got, &err) != IDEM_OK)
+        wire = write_command(&sent, read, &count);
+        if (idem__wire_parse(read, count, &got, &err) != IDEM_OK)
             fail_msg("%s", err.text);
         assert_true(got.scan && got.full);
         assert_true(got.count == sent.count);
@@ -261,6 +274,7 @@ every_filter_survives_the_way_there(void **state)
         assert_int_equal(got.filter.doubt, sent.filter.doubt);
         assert_bytes(got.filter.scope, sent.filter.scope, "scope");
         assert_string_equal(got.cursor.text, sent.cursor.text);
+        free(wire);
     }
 }
 
@@ -543,15 +557,15 @@ room_is_left_for_a_result_without_data(void **state)
                                                 .fence = 1,
                                                 .outcome = IDEM_STATE_SUCCEEDED,
                                                 .result = {NULL, 3}}};
-    struct idem__wire_args args;
-    char wire[128], *room;
+    struct idem__wire_plan plan;
+    char wire[512], *room, *end;
 
     (void)state;
-    idem__wire_write(&command, &args);
-    room = idem__wire_put(&args, wire);
+    assert_true(idem__wire_plan(&command, &plan) <= sizeof(wire));
+    end = idem__wire_put_command(wire, &command, &plan, &room);
     memcpy(room, "abc", 3);
     assert_memory_equal(room - 4, "$3\r\nabc\r\n", 9);
-    assert_ptr_equal(room + 5, wire + idem__wire_len(&args));
+    assert_ptr_equal(room + 5, end);
 }
 
 static void
