@@ -224,6 +224,13 @@ struct idem__wire_brief {
     struct idem_bytes bytes;
 };
 
+/* The short way for what a gateway gets nearly always: one whole tagged reply
+ * of *used bytes that says started, ok with an expiry, or replay of an HTTP
+ * answer. False: it is none of these, or not whole, and the functions for all
+ * replies read it; the outputs are then undefined. */
+bool idem__wire_usual(struct idem_bytes in, size_t longest, int64_t *tag,
+                      struct idem__wire_brief *brief, size_t *used);
+
 enum idem_status idem__wire_brief(struct idem__wire_reply *reply,
                                   struct idem__wire_brief *brief,
                                   struct idem_error *err);

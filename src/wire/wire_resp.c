@@ -7,7 +7,7 @@
  * spaces). Everything is read in place and without state: an incomplete request
  * is read again from its start when more bytes have arrived.
  */
-#include "wire.h"
+#include "wire_digits.h"
 
 #include <string.h>
 
@@ -119,34 +119,6 @@ read_line(struct idem__wire_reader *in, struct idem_bytes *line)
     return IDEM__WIRE_DONE;
 }
 
-/* Read digits up to CR LF in one loop, since answers consist mostly of
- * numbers. */
-static inline enum idem__wire_got
-read_digits(struct idem__wire_reader *in, int64_t *number)
-{
-    bool minus = in->at < in->end && *in->at == '-';
-    const uint8_t *at = in->at + minus, *first = at;
-    const uint8_t *last = in->end - at > 18 ? at + 18 : in->end;
-    uint64_t sum = 0;
-    unsigned digit;
-
-    while (at < last && (digit = *at - (unsigned)'0') < 10) {
-        sum = sum * 10 + digit;
-        at++;
-    }
-    if (at == in->end)
-        return IDEM__WIRE_MORE;
-    if (at == first || *at != '\r')
-        return IDEM__WIRE_BAD;
-    if (at + 1 == in->end)
-        return IDEM__WIRE_MORE;
-    if (at[1] != '\n')
-        return IDEM__WIRE_BAD;
-    *number = minus ? -(int64_t)sum : (int64_t)sum;
-    in->at = at + 2;
-    return IDEM__WIRE_DONE;
-}
-
 static enum idem__wire_got
 read_string(struct idem__wire_reader *in, int64_t len,
             struct idem__wire_value *value)
@@ -182,7 +154,7 @@ idem__wire_read(struct idem__wire_reader *in, struct idem__wire_value *value)
     }
     if (mark != ':' && mark != '$' && mark != '*')
         return IDEM__WIRE_BAD;
-    got = read_digits(in, &value->number);
+    got = idem__wire_read_digits(in, &value->number);
     if (got != IDEM__WIRE_DONE)
         return got;
     if (mark == '$')
@@ -199,15 +171,13 @@ idem__wire_read(struct idem__wire_reader *in, struct idem__wire_value *value)
 char *
 idem__wire_put_line(char *out, char mark, int64_t number)
 {
-    size_t len = 1;
-
     *out++ = mark;
-    if (number >= 0 && number < 10)
-        *out = (char)('0' + number);
+    if ((uint64_t)number < 10)
+        *out++ = (char)('0' + number);
     else
-        len = idem__wire_digits(number, out);
-    memcpy(out + len, "\r\n", 2);
-    return out + len + 2;
+        out += idem__wire_digits(number, out);
+    memcpy(out, "\r\n", 2);
+    return out + 2;
 }
 
 char *
@@ -308,7 +278,7 @@ read_arg(const uint8_t *start, struct idem__wire_reader *in,
         return IDEM__WIRE_MORE;
     if (*in->at++ != '$')
         return wrong_mark(err, in->at[-1]);
-    got = read_digits(in, &len);
+    got = idem__wire_read_digits(in, &len);
     if (got == IDEM__WIRE_MORE)
         return got;
     if (got == IDEM__WIRE_BAD || len < 0)
