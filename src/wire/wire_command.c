@@ -486,8 +486,11 @@ idem__wire_parse(const struct idem_bytes *args, size_t count,
 
 /* ---- writing --------------------------------------------------------- */
 
-#define NUMBER_ROOM (IDEM__WIRE_LINE_MAX + IDEM__WIRE_DIGITS_MAX + 2)
-#define WORD_ROOM (IDEM__WIRE_LINE_MAX + 16) /* a name or a word of a table */
+/* The most bytes of a name or another short word, of a number, and of bytes in
+ * addition to themselves. */
+#define NAME_ROOM 16
+#define NUMBER_ROOM (5 + IDEM__WIRE_DIGITS_MAX + 3)
+#define BYTES_ROOM (IDEM__WIRE_LINE_MAX + 2)
 
 static struct idem_bytes
 outcome_word(enum idem_state state)
@@ -599,13 +602,13 @@ field_room(const struct field *field, const struct idem__wire_command *command)
     switch (field->unit) {
     case UNIT_BYTES:
     case UNIT_NOTE:
-        return WORD_ROOM + ((const struct idem_bytes *)from)->len;
+        return BYTES_ROOM + ((const struct idem_bytes *)from)->len;
     case UNIT_FINGERPRINT:
-        return WORD_ROOM + 2 * IDEM_FINGERPRINT_LEN;
+        return BYTES_ROOM + 2 * IDEM_FINGERPRINT_LEN;
     case UNIT_AS:
-        return 2 * WORD_ROOM + command->op.result.len;
+        return NAME_ROOM + BYTES_ROOM + command->op.result.len;
     case UNIT_CURSOR:
-        return WORD_ROOM + sizeof(struct idem_cursor);
+        return BYTES_ROOM + sizeof(struct idem_cursor);
     case UNIT_STRICT:
     case UNIT_LOOSE:
     case UNIT_FLAG:
@@ -682,12 +685,13 @@ idem__wire_plan(const struct idem__wire_command *command,
     const struct wire_row *row = row_of(command);
     struct idem_bytes reason = reason_of(row, &command->op);
     unsigned left = options_of(row) & ~(unsigned)(REASON | STRICT | TOKEN);
-    size_t room = IDEM__WIRE_LINE_MAX + WORD_ROOM;
+    size_t room = IDEM__WIRE_LINE_MAX + 2 * NAME_ROOM + NUMBER_ROOM;
 
     plan->options = 0;
     plan->count = 1 + row->place_count + (reason.len > 0 ? 2 : 0) +
                   (command->tagged ? 2 : 0);
-    room += 2 * WORD_ROOM + reason.len + WORD_ROOM + NUMBER_ROOM;
+    if (reason.len > 0)
+        room += NAME_ROOM + BYTES_ROOM + reason.len;
     for (size_t i = 0; i < row->place_count; i++)
         room += field_room(row->places[i], command);
     if (row->options & REASON && !reason_is_result(&command->op))
@@ -699,7 +703,7 @@ idem__wire_plan(const struct idem__wire_command *command,
             continue;
         plan->options |= left & -left;
         plan->count += 1 + field_values(option);
-        room += WORD_ROOM + field_room(option, command);
+        room += NAME_ROOM + field_room(option, command);
     }
     return room;
 }

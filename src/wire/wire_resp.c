@@ -67,14 +67,15 @@ count_digits(uint64_t number)
     return guess + (number >= powers[guess]);
 }
 
+static const char pairs[] =
+    "00010203040506070809101112131415161718192021222324"
+    "25262728293031323334353637383940414243444546474849"
+    "50515253545556575859606162636465666768697071727374"
+    "75767778798081828384858687888990919293949596979899";
+
 size_t
 idem__wire_digits(int64_t number, char *out)
 {
-    static const char pairs[] =
-        "00010203040506070809101112131415161718192021222324"
-        "25262728293031323334353637383940414243444546474849"
-        "50515253545556575859606162636465666768697071727374"
-        "75767778798081828384858687888990919293949596979899";
     uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
     size_t len = count_digits(left);
     char *at;
@@ -172,10 +173,14 @@ char *
 idem__wire_put_line(char *out, char mark, int64_t number)
 {
     *out++ = mark;
-    if ((uint64_t)number < 10)
+    if ((uint64_t)number < 10) {
         *out++ = (char)('0' + number);
-    else
+    } else if ((uint64_t)number < 100) {
+        memcpy(out, pairs + 2 * number, 2);
+        out += 2;
+    } else {
         out += idem__wire_digits(number, out);
+    }
     memcpy(out, "\r\n", 2);
     return out + 2;
 }
