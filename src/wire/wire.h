@@ -169,7 +169,8 @@ char *idem__wire_put_head(char *out, bool tagged, int64_t tag, size_t count);
 
 /* ---- replies: wire_reply.c ------------------------------------------- */
 
-#define IDEM__WIRE_FIRST 8 /* a claim's answer with its tag has fewer values */
+#define IDEM__WIRE_FIRST 8 /* a claim's answer with its tag has fewer values   \
+                            */
 
 /* One reply. `values` values are left, after the tag if there was one. An error
  * has no values, only its word and text. The values are taken from `first`, up

@@ -83,7 +83,10 @@ struct field {
 #define NAMED(name) name, sizeof(name) - 1
 #define OPTION(bit, name, bits, unit, member)                                  \
     [__builtin_ctz(bit)] = {NAMED(name), bits, unit, AT(member)}
-#define PLACE(name, unit, member) {NAMED(name), 0, unit, AT(member)}
+#define PLACE(name, unit, member)                                              \
+    {                                                                          \
+        NAMED(name), 0, unit, AT(member)                                       \
+    }
 
 /* clang-format off */
 static const struct field options[] = {

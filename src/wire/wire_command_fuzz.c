@@ -35,7 +35,8 @@ write_and_read(const struct idem__wire_command *command,
     char *room;
 
     *wire = malloc(most);
-    len = (size_t)(idem__wire_put_command(*wire, command, &plan, &room) - *wire);
+    len =
+        (size_t)(idem__wire_put_command(*wire, command, &plan, &room) - *wire);
     if (len > most ||
         idem__wire_request((struct idem_bytes){*wire, len}, SIZE_MAX, &request,
                            &used, &err) != IDEM__WIRE_DONE ||

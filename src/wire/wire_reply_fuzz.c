@@ -31,9 +31,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     if (used == 0 || used > len)
         abort();
     again = reply;
-    if (idem__wire_brief(&again, &brief, &err) != IDEM_OK ? short_way
-        : short_way && (used != usual_used || !reply.tagged || reply.tag != tag ||
-                        memcmp(&brief, &usual, sizeof(brief)) != 0))
+    if (idem__wire_brief(&again, &brief, &err) != IDEM_OK
+            ? short_way
+            : short_way &&
+                  (used != usual_used || !reply.tagged || reply.tag != tag ||
+                   memcmp(&brief, &usual, sizeof(brief)) != 0))
         abort();
     again = reply;
     (void)idem__wire_answer(&reply, &answer, &record, &err);

@@ -456,7 +456,8 @@ a_usual_answer_is_read_as_any_other(void **state)
         size_t used, also;
         int64_t tag;
 
-        end = idem__wire_put_brief(wire, roll(9) > 0, i, IDEM_FINISH, &sent, 4096);
+        end = idem__wire_put_brief(wire, roll(9) > 0, i, IDEM_FINISH, &sent,
+                                   4096);
         if (!idem__wire_usual((struct idem_bytes){wire, (size_t)(end - wire)},
                               2048, &tag, &got, &used))
             continue;
@@ -484,7 +485,9 @@ only_a_whole_usual_answer_is_read_the_short_way(void **state)
         "*7\r\n$3\r\ntag\r\n:1\r\n$6\r\nreplay\r\n$9\r\nsucceeded\r\n"
         "$4\r\nhttp\r\n:5\r\n$3\r\nabc\r\n"};
     static const char *const other[] = {
-        "", "*", "*4\r\n$3\r\ntag\r\n:-1\r\n$2\r\nok\r\n:5\r\n",
+        "",
+        "*",
+        "*4\r\n$3\r\ntag\r\n:-1\r\n$2\r\nok\r\n:5\r\n",
         "*5\r\n$3\r\ntag\r\n:1\r\n$2\r\nok\r\n:5\r\n:6\r\n",
         "*4\r\n$3\r\ntag\r\n:1\r\n$2\r\nok\r\n$1\r\n5\r\n",
         "*7\r\n$3\r\ntag\r\n:1\r\n$6\r\nreplay\r\n$9\r\nsucceeded\r\n"
@@ -499,7 +502,8 @@ only_a_whole_usual_answer_is_read_the_short_way(void **state)
     for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]); i++) {
         size_t len = strlen(usual[i]);
 
-        assert_true(idem__wire_usual(idem_text(usual[i]), 8, &tag, &brief, &used));
+        assert_true(
+            idem__wire_usual(idem_text(usual[i]), 8, &tag, &brief, &used));
         assert_int_equal(used, len);
         for (size_t cut = 0; cut < len; cut++) {
             char *part = malloc(cut + 1); /* no byte behind it may be read */
@@ -511,7 +515,8 @@ only_a_whole_usual_answer_is_read_the_short_way(void **state)
         }
     }
     for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++)
-        assert_false(idem__wire_usual(idem_text(other[i]), 8, &tag, &brief, &used));
+        assert_false(
+            idem__wire_usual(idem_text(other[i]), 8, &tag, &brief, &used));
 }
 
 static void
