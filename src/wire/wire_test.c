@@ -482,18 +482,18 @@ only_a_whole_usual_answer_is_read_the_short_way(void **state)
     static const char *const usual[] = {
         "*6\r\n$3\r\ntag\r\n:7\r\n$7\r\nstarted\r\n:12\r\n:30000\r\n:86400\r\n",
         "*4\r\n$3\r\ntag\r\n:123456\r\n$2\r\nok\r\n:1700000000000\r\n",
-        "*7\r\n$3\r\ntag\r\n:1\r\n$6\r\nreplay\r\n$9\r\nsucceeded\r\n"
-        "$4\r\nhttp\r\n:5\r\n$3\r\nabc\r\n"};
+        ("*7\r\n$3\r\ntag\r\n:1\r\n$6\r\nreplay\r\n$9\r\nsucceeded\r\n"
+         "$4\r\nhttp\r\n:5\r\n$3\r\nabc\r\n")};
     static const char *const other[] = {
         "",
         "*",
         "*4\r\n$3\r\ntag\r\n:-1\r\n$2\r\nok\r\n:5\r\n",
         "*5\r\n$3\r\ntag\r\n:1\r\n$2\r\nok\r\n:5\r\n:6\r\n",
         "*4\r\n$3\r\ntag\r\n:1\r\n$2\r\nok\r\n$1\r\n5\r\n",
-        "*7\r\n$3\r\ntag\r\n:1\r\n$6\r\nreplay\r\n$9\r\nsucceeded\r\n"
-        "$4\r\nhttp\r\n:5\r\n$-1\r\n",
-        "*7\r\n$3\r\ntag\r\n:1\r\n$6\r\nreplay\r\n$9\r\nsucceeded\r\n"
-        "$4\r\nhttp\r\n:5\r\n$9\r\nabcdefghi\r\n"};
+        ("*7\r\n$3\r\ntag\r\n:1\r\n$6\r\nreplay\r\n$9\r\nsucceeded\r\n"
+         "$4\r\nhttp\r\n:5\r\n$-1\r\n"),
+        ("*7\r\n$3\r\ntag\r\n:1\r\n$6\r\nreplay\r\n$9\r\nsucceeded\r\n"
+         "$4\r\nhttp\r\n:5\r\n$9\r\nabcdefghi\r\n")};
     struct idem__wire_brief brief;
     int64_t tag;
     size_t used;
