@@ -5,6 +5,8 @@
 #ifndef IDEM__HEX_H
 #define IDEM__HEX_H
 
+#include "le.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -46,17 +48,34 @@ idem__hex_read(const void *text, size_t text_len, uint8_t *out, size_t len)
     return true;
 }
 
+/* Write the eight digits of four bytes: each half byte gets a byte of its own,
+ * and then all eight become characters together. */
+static inline void
+idem__hex_write_four(const uint8_t *in, uint8_t *out)
+{
+    uint64_t wide = idem__get32(in), each = UINT64_C(0x0101010101010101);
+    uint64_t halves, letters;
+
+    wide = (wide | wide << 16) & UINT64_C(0x0000ffff0000ffff);
+    wide = (wide | wide << 8) & UINT64_C(0x00ff00ff00ff00ff);
+    halves = (wide >> 4 | wide << 8) & 15 * each;
+    letters = (halves + 6 * each) >> 4 & each; /* 1 for a to f */
+    idem__put64(out, halves + '0' * each + ('a' - '0' - 10) * letters);
+}
+
 /* Write 2 * len digits, without a NUL. */
 static inline void
 idem__hex_write(const void *data, size_t len, void *out)
 {
     static const char digits[] = "0123456789abcdef";
     const uint8_t *in = data;
-    char *to = out;
+    uint8_t *to = out;
 
-    for (size_t i = 0; i < len; i++) {
-        *to++ = digits[in[i] >> 4];
-        *to++ = digits[in[i] & 15];
+    for (; len >= 4; len -= 4, in += 4, to += 8)
+        idem__hex_write_four(in, to);
+    for (; len > 0; len--, in++) {
+        *to++ = (uint8_t)digits[*in >> 4];
+        *to++ = (uint8_t)digits[*in & 15];
     }
 }
 

@@ -44,8 +44,10 @@ struct state {
     size_t busy;
 };
 
-/* A command; its arguments may point into it. */
+/* A command: one of idem, or other words. It may point into itself. */
 struct bench_command {
+    bool ours;
+    struct idem__wire_command command;
     struct idem__wire_args args;
     char key[sizeof(((struct state *)0)->salt) + IDEM__WIRE_DIGITS_MAX];
 };
@@ -87,20 +89,28 @@ make_set(struct bench_command *command, struct idem_bytes key,
 }
 
 static void
+make_ours(struct bench_command *command, struct idem_op op)
+{
+    command->ours = true;
+    memset(&command->command, 0, sizeof(command->command));
+    command->command.op = op;
+}
+
+static void
 make_first(const struct state *state, struct bench_command *command,
            uint64_t number)
 {
     struct idem_bytes key = make_key(state, command, number);
-    const struct idem__wire_command begin = {.op = {.verb = IDEM_BEGIN,
-                                                    .type = IDEM_TYPE_REQUEST,
-                                                    .scope = idem_text("bench"),
-                                                    .id = key}};
 
+    command->ours = false;
     command->args.count = command->args.used = 0;
     if (state->bench->what == BENCH_PING) {
         add(command, "PING");
     } else if (!state->bench->redis) {
-        idem__wire_write(&begin, &command->args);
+        make_ours(command, (struct idem_op){.verb = IDEM_BEGIN,
+                                            .type = IDEM_TYPE_REQUEST,
+                                            .scope = idem_text("bench"),
+                                            .id = key});
     } else if (state->bench->what == BENCH_REPLAY) {
         add(command, "GET");
         idem__wire_add(&command->args, key);
@@ -115,19 +125,38 @@ make_second(const struct state *state, struct bench_command *command,
             uint64_t number, uint64_t fence)
 {
     struct idem_bytes key = make_key(state, command, number);
-    const struct idem__wire_command finish = {
-        .op = {.verb = IDEM_FINISH,
-               .scope = idem_text("bench"),
-               .id = key,
-               .fence = fence,
-               .outcome = IDEM_STATE_SUCCEEDED,
-               .result = {state->result, state->bench->result_len}}};
 
+    command->ours = false;
     command->args.count = command->args.used = 0;
     if (state->bench->redis)
         make_set(command, key, state->result);
     else
-        idem__wire_write(&finish, &command->args);
+        make_ours(command,
+                  (struct idem_op){
+                      .verb = IDEM_FINISH,
+                      .scope = idem_text("bench"),
+                      .id = key,
+                      .fence = fence,
+                      .outcome = IDEM_STATE_SUCCEEDED,
+                      .result = {state->result, state->bench->result_len}});
+}
+
+static bool
+put_command(const struct bench_command *command, struct idem_buf *out)
+{
+    struct idem__wire_plan plan;
+    size_t most = command->ours ? idem__wire_plan(&command->command, &plan)
+                                : idem__wire_len(&command->args);
+    char *at = (char *)idem_buf_room(out, most), *end = at + most, *room;
+
+    if (!at)
+        return false;
+    if (command->ours)
+        end = idem__wire_put_command(at, &command->command, &plan, &room);
+    else
+        idem__wire_put(&command->args, at);
+    out->len += (size_t)(end - at);
+    return true;
 }
 
 static bool
@@ -138,21 +167,14 @@ fill(struct state *state, struct connection *c)
 
     idem_buf_reset(&c->out);
     for (size_t i = 0; i < bench->pipeline; i++) {
-        size_t len;
-        uint8_t *room;
-
         if (c->finishing) {
             make_second(state, &command, c->keys[i], c->fences[i]);
         } else {
             c->keys[i] = bench->what == BENCH_REPLAY ? 0 : state->next_key++;
             make_first(state, &command, c->keys[i]);
         }
-        len = idem__wire_len(&command.args);
-        room = idem_buf_room(&c->out, len);
-        if (!room)
+        if (!put_command(&command, &c->out))
             return false;
-        idem__wire_put(&command.args, room);
-        c->out.len += len;
     }
     c->sent = 0;
     c->answers = bench->pipeline;

@@ -109,17 +109,14 @@ static bool
 put_command(struct idem__remote *remote,
             const struct idem__wire_command *command)
 {
-    struct idem__wire_args args;
-    uint8_t *room;
-    size_t len;
+    struct idem__wire_plan plan;
+    size_t most = idem__wire_plan(command, &plan);
+    char *at = (char *)idem_buf_room(&remote->out, most), *end, *result;
 
-    idem__wire_write(command, &args);
-    len = idem__wire_len(&args);
-    room = idem_buf_room(&remote->out, len);
-    if (!room)
+    if (!at)
         return false;
-    idem__wire_put(&args, room);
-    remote->out.len += len;
+    end = idem__wire_put_command(at, command, &plan, &result);
+    remote->out.len += (size_t)(end - at);
     return true;
 }
 

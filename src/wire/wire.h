@@ -1,8 +1,8 @@
 /*
  * wire.h - operations and answers in the wire protocol (docs/protocol.md).
  *
- *   struct idem_op  --write-->  arguments  --put-->  RESP bytes
- *                  <--parse--             <--request--
+ *   struct idem_op  --plan, put_command-->  RESP bytes
+ *                  <--parse--  arguments  <--request--
  *                  (wire_command.c)          (wire_resp.c)
  *   a reply              <--  RESP bytes     (wire_reply.c)
  *   the short answer    <-->  a reply        (wire_brief.c)
@@ -10,8 +10,7 @@
  *
  * One table lists the places and options of every command; both directions use
  * it, so they cannot differ. Nothing here allocates, reads a clock or does I/O.
- * Ownership: parsed bytes are views into the input, written ones views into the
- * op, until they are put.
+ * Ownership: parsed bytes are views into the input.
  */
 #ifndef IDEM__WIRE_H
 #define IDEM__WIRE_H
@@ -62,24 +61,37 @@ enum idem_status idem__wire_parse_tag(const struct idem_bytes *args,
                                       bool *tagged, int64_t *tag,
                                       struct idem_error *err);
 
+/* What a command consists of; only idem__wire_put_command uses it. */
+struct idem__wire_plan {
+    unsigned options;
+    size_t count;
+};
+
+/* Write a command whose op has passed idem__op_check, or a scan. First _plan,
+ * which returns how many bytes it needs at most; then _put_command, which
+ * returns the end of what it wrote. For a result with a length but no data
+ * room is left: *room is where, or NULL. */
+size_t idem__wire_plan(const struct idem__wire_command *command,
+                       struct idem__wire_plan *plan);
+char *idem__wire_put_command(char *out,
+                             const struct idem__wire_command *command,
+                             const struct idem__wire_plan *plan, char **room);
+
+/* Other commands, such as INFO: their words, which are views into what the
+ * caller has and, numbers, into `args`. */
 struct idem__wire_args {
     struct idem_bytes list[IDEM__WIRE_ARGS_MAX];
     size_t count;
     size_t used;
-    char scratch[320]; /* digits */
+    char scratch[3 * 20]; /* digits of numbers */
 };
 
-/* Write the arguments of a command whose op has passed idem__op_check, or those
- * of a scan. They are views into the command and into `args`. */
-void idem__wire_write(const struct idem__wire_command *command,
-                      struct idem__wire_args *args);
 void idem__wire_add(struct idem__wire_args *args, struct idem_bytes arg);
 void idem__wire_add_number(struct idem__wire_args *args, int64_t number);
 
-/* An array of bulk strings: its length, and its bytes. For an argument with a
- * length but no data room is left; _put returns where that room is. */
+/* An array of bulk strings: its length, and its bytes. */
 size_t idem__wire_len(const struct idem__wire_args *args);
-void *idem__wire_put(const struct idem__wire_args *args, void *out);
+void idem__wire_put(const struct idem__wire_args *args, void *out);
 
 /* ---- RESP: wire_resp.c ----------------------------------------------- */
 
@@ -157,7 +169,8 @@ char *idem__wire_put_head(char *out, bool tagged, int64_t tag, size_t count);
 
 /* ---- replies: wire_reply.c ------------------------------------------- */
 
-#define IDEM__WIRE_FIRST 8 /* a claim's answer with its tag has fewer values */
+#define IDEM__WIRE_FIRST 8 /* a claim's answer with its tag has fewer values   \
+                            */
 
 /* One reply. `values` values are left, after the tag if there was one. An error
  * has no values, only its word and text. The values are taken from `first`, up
@@ -211,6 +224,13 @@ struct idem__wire_brief {
     int64_t redeemed; /* in a record: 1 for a token that REDEEM used up */
     struct idem_bytes bytes;
 };
+
+/* The short way for what a gateway gets nearly always: one whole tagged reply
+ * of *used bytes that says started, ok with an expiry, or replay of an HTTP
+ * answer. False: it is none of these, or not whole, and the functions for all
+ * replies read it; the outputs are then undefined. */
+bool idem__wire_usual(struct idem_bytes in, size_t longest, int64_t *tag,
+                      struct idem__wire_brief *brief, size_t *used);
 
 enum idem_status idem__wire_brief(struct idem__wire_reply *reply,
                                   struct idem__wire_brief *brief,

@@ -2,7 +2,7 @@
  * wire_brief.c - reads and writes the short answer: the verdict and its values,
  * as listed in the table of docs/protocol.md.
  */
-#include "wire.h"
+#include "wire_digits.h"
 
 #include "../base/hex.h"
 
@@ -105,6 +105,90 @@ idem__wire_brief(struct idem__wire_reply *reply, struct idem__wire_brief *brief,
     if (status == IDEM_OK && !take_rest(reply, brief))
         status = idem__wire_unexpected(err);
     return status;
+}
+
+/* ---- reading the usual answers in one pass ----------------------------- */
+
+#define SKIP(in, text) skip(in, text, sizeof(text) - 1)
+
+static inline bool
+skip(struct idem__wire_reader *in, const char *text, size_t len)
+{
+    if ((size_t)(in->end - in->at) < len || memcmp(in->at, text, len) != 0)
+        return false;
+    in->at += len;
+    return true;
+}
+
+static inline bool
+read_number(struct idem__wire_reader *in, int64_t *number)
+{
+    return idem__wire_read_digits(in, number) == IDEM__WIRE_DONE;
+}
+
+/* BEGIN, for a first request */
+static bool
+usual_started(struct idem__wire_reader *in, struct idem__wire_brief *brief)
+{
+    brief->verdict = IDEM_V_STARTED;
+    return SKIP(in, "$7\r\nstarted\r\n:") && read_number(in, &brief->fence) &&
+           SKIP(in, ":") && read_number(in, &brief->lease_until) &&
+           SKIP(in, ":") && read_number(in, &brief->expires);
+}
+
+/* FINISH */
+static bool
+usual_ok(struct idem__wire_reader *in, struct idem__wire_brief *brief)
+{
+    brief->verdict = IDEM_V_OK;
+    return SKIP(in, "$2\r\nok\r\n:") && read_number(in, &brief->expires);
+}
+
+/* BEGIN, for a duplicate of a request whose answer was kept */
+static bool
+usual_replay(struct idem__wire_reader *in, struct idem__wire_brief *brief)
+{
+    struct idem__wire_value value;
+
+    brief->verdict = IDEM_V_REPLAY;
+    brief->state = IDEM_STATE_SUCCEEDED;
+    brief->kind = IDEM_KIND_HTTP;
+    if (!SKIP(in, "$6\r\nreplay\r\n$9\r\nsucceeded\r\n$4\r\nhttp\r\n:") ||
+        !read_number(in, &brief->expires) ||
+        idem__wire_read(in, &value) != IDEM__WIRE_DONE ||
+        value.kind != IDEM__WIRE_BYTES)
+        return false;
+    brief->bytes = value.bytes;
+    return true;
+}
+
+bool
+idem__wire_usual(struct idem_bytes in, size_t longest, int64_t *tag,
+                 struct idem__wire_brief *brief, size_t *used)
+{
+    const uint8_t *start = in.data;
+    struct idem__wire_reader reader = {start + 2, start + in.len, longest};
+    bool read;
+
+    if (in.len < 2 || start[0] != '*' || !SKIP(&reader, "\r\n$3\r\ntag\r\n:") ||
+        !read_number(&reader, tag) || *tag < 0)
+        return false;
+    memset(brief, 0, sizeof(*brief));
+    switch (start[1]) { /* the number of values, with the tag's two */
+    case '6':
+        read = usual_started(&reader, brief);
+        break;
+    case '4':
+        read = usual_ok(&reader, brief);
+        break;
+    case '7':
+        read = usual_replay(&reader, brief);
+        break;
+    default:
+        return false;
+    }
+    *used = (size_t)(reader.at - start);
+    return read;
 }
 
 /* ---- writing --------------------------------------------------------- */

@@ -34,87 +34,101 @@ enum unit {
     UNIT_CURSOR,
 };
 
-/* Options, as bits. */
+/* Options, as bits. The number of a bit is the option's index in `options`;
+ * MODE has one for each of its two words. */
 enum {
-    FP = 1 << 0,
-    LEASE = 1 << 1,
-    TTL = 1 << 2,
-    WAIT = 1 << 3,
-    MODE = 1 << 4,
-    TOKEN = 1 << 5,
+    LEASE = 1 << 0,
+    TTL = 1 << 1,
+    WAIT = 1 << 2,
+    FP = 1 << 3,
+    STRICT = 1 << 4,
+    LOOSE = 1 << 5,
     NONCE = 1 << 6,
-    SUBJECT = 1 << 7,
-    KIND = 1 << 8,
-    NOREPLAY = 1 << 9,
-    REASON = 1 << 10,
-    AS = 1 << 11,
-    COUNT = 1 << 12,
-    NEXT = 1 << 13,
-    TYPE = 1 << 14,
-    SCOPE = 1 << 15,
-    ID = 1 << 16,
-    NOTE = 1 << 17,
-    FULL = 1 << 18,
-    LISTED_TYPE = 1 << 19,
-    LISTED_SCOPE = 1 << 20,
-    STATE = 1 << 21,
-    DOUBT = 1 << 22,
-    BEFORE = 1 << 23,
-    LOST = 1 << 24,
-    LISTED_ID = 1 << 25,
-    FENCE = 1 << 26,
+    FULL = 1 << 7,
+    TYPE = 1 << 8,
+    TOKEN = 1 << 9,
+    SUBJECT = 1 << 10,
+    KIND = 1 << 11,
+    NOREPLAY = 1 << 12,
+    LOST = 1 << 13,
+    NOTE = 1 << 14,
+    REASON = 1 << 15,
+    FENCE = 1 << 16,
+    AS = 1 << 17,
+    SCOPE = 1 << 18,
+    ID = 1 << 19,
+    COUNT = 1 << 20,
+    NEXT = 1 << 21,
+    LISTED_TYPE = 1 << 22,
+    LISTED_SCOPE = 1 << 23,
+    LISTED_ID = 1 << 24,
+    STATE = 1 << 25,
+    DOUBT = 1 << 26,
+    BEFORE = 1 << 27,
+    MODE = STRICT | LOOSE,
 };
 
+#define OPTION_LEN 8 /* of the longest name */
+
 struct field {
-    const char *name; /* name of an option; for a place, used in errors */
-    unsigned bit;
+    char name[12]; /* name of an option; for a place, used in errors */
+    uint8_t name_len;
+    unsigned bits; /* of the options that exclude each other */
     enum unit unit;
     size_t at; /* offset in struct idem__wire_command */
 };
 
 #define AT(member) offsetof(struct idem__wire_command, member)
 
+#define NAMED(name) name, sizeof(name) - 1
+#define OPTION(bit, name, bits, unit, member)                                  \
+    [__builtin_ctz(bit)] = {NAMED(name), bits, unit, AT(member)}
+#define PLACE(name, unit, member)                                              \
+    {                                                                          \
+        NAMED(name), 0, unit, AT(member)                                       \
+    }
+
 /* clang-format off */
 static const struct field options[] = {
-    {"LEASE",    LEASE,        UNIT_MS,          AT(op.lease_ms)},
-    {"TTL",      TTL,          UNIT_MS,          AT(op.ttl_ms)},
-    {"WAIT",     WAIT,         UNIT_MS,          AT(op.wait_ms)},
-    {"FP",       FP,           UNIT_FINGERPRINT, AT(op.fingerprint)},
-    {"STRICT",   MODE,         UNIT_STRICT,      AT(op.mode)},
-    {"LOOSE",    MODE,         UNIT_LOOSE,       AT(op.mode)},
-    {"NONCE",    NONCE,        UNIT_NONCE,       AT(op.nonce)},
-    {"FULL",     FULL,         UNIT_FLAG,        AT(full)},
-    {"TYPE",     TYPE,         UNIT_TYPE,        AT(op.type)},
-    {"TOKEN",    TOKEN,        UNIT_TOKEN,       AT(op.type)},
-    {"SUBJECT",  SUBJECT,      UNIT_BYTES,       AT(op.subject)},
-    {"KIND",     KIND,         UNIT_KIND,        AT(op.kind)},
-    {"NOREPLAY", NOREPLAY,     UNIT_FLAG,        AT(op.not_replayable)},
-    {"LOST",     LOST,         UNIT_FLAG,        AT(op.lost)},
-    {"NOTE",     NOTE,         UNIT_NOTE,        AT(op.result)},
-    {"REASON",   REASON,       UNIT_BYTES,       AT(reason)},
-    {"FENCE",    FENCE,        UNIT_FENCE,       AT(op.fence)},
-    {"AS",       AS,           UNIT_AS,          AT(op.outcome)},
-    {"SCOPE",    SCOPE,        UNIT_BYTES,       AT(op.scope)},
-    {"ID",       ID,           UNIT_BYTES,       AT(op.id)},
-    {"COUNT",    COUNT,        UNIT_COUNT,       AT(count)},
-    {"NEXT",     NEXT,         UNIT_FLAG,        AT(next)},
-    {"TYPE",     LISTED_TYPE,  UNIT_TYPE,        AT(filter.type)},
-    {"SCOPE",    LISTED_SCOPE, UNIT_BYTES,       AT(filter.scope)},
-    {"ID",       LISTED_ID,    UNIT_BYTES,       AT(filter.id)},
-    {"STATE",    STATE,        UNIT_STATE,       AT(filter.state)},
-    {"DOUBT",    DOUBT,        UNIT_FLAG,        AT(filter.doubt)},
-    {"BEFORE",   BEFORE,       UNIT_MS,          AT(filter.updated_before)},
+    OPTION(LEASE,        "LEASE",    LEASE,        UNIT_MS,          op.lease_ms),
+    OPTION(TTL,          "TTL",      TTL,          UNIT_MS,          op.ttl_ms),
+    OPTION(WAIT,         "WAIT",     WAIT,         UNIT_MS,          op.wait_ms),
+    OPTION(FP,           "FP",       FP,           UNIT_FINGERPRINT, op.fingerprint),
+    OPTION(STRICT,       "STRICT",   MODE,         UNIT_STRICT,      op.mode),
+    OPTION(LOOSE,        "LOOSE",    MODE,         UNIT_LOOSE,       op.mode),
+    OPTION(NONCE,        "NONCE",    NONCE,        UNIT_NONCE,       op.nonce),
+    OPTION(FULL,         "FULL",     FULL,         UNIT_FLAG,        full),
+    OPTION(TYPE,         "TYPE",     TYPE,         UNIT_TYPE,        op.type),
+    OPTION(TOKEN,        "TOKEN",    TOKEN,        UNIT_TOKEN,       op.type),
+    OPTION(SUBJECT,      "SUBJECT",  SUBJECT,      UNIT_BYTES,       op.subject),
+    OPTION(KIND,         "KIND",     KIND,         UNIT_KIND,        op.kind),
+    OPTION(NOREPLAY,     "NOREPLAY", NOREPLAY,     UNIT_FLAG,        op.not_replayable),
+    OPTION(LOST,         "LOST",     LOST,         UNIT_FLAG,        op.lost),
+    OPTION(NOTE,         "NOTE",     NOTE,         UNIT_NOTE,        op.result),
+    OPTION(REASON,       "REASON",   REASON,       UNIT_BYTES,       reason),
+    OPTION(FENCE,        "FENCE",    FENCE,        UNIT_FENCE,       op.fence),
+    OPTION(AS,           "AS",       AS,           UNIT_AS,          op.outcome),
+    OPTION(SCOPE,        "SCOPE",    SCOPE,        UNIT_BYTES,       op.scope),
+    OPTION(ID,           "ID",       ID,           UNIT_BYTES,       op.id),
+    OPTION(COUNT,        "COUNT",    COUNT,        UNIT_COUNT,       count),
+    OPTION(NEXT,         "NEXT",     NEXT,         UNIT_FLAG,        next),
+    OPTION(LISTED_TYPE,  "TYPE",     LISTED_TYPE,  UNIT_TYPE,        filter.type),
+    OPTION(LISTED_SCOPE, "SCOPE",    LISTED_SCOPE, UNIT_BYTES,       filter.scope),
+    OPTION(LISTED_ID,    "ID",       LISTED_ID,    UNIT_BYTES,       filter.id),
+    OPTION(STATE,        "STATE",    STATE,        UNIT_STATE,       filter.state),
+    OPTION(DOUBT,        "DOUBT",    DOUBT,        UNIT_FLAG,        filter.doubt),
+    OPTION(BEFORE,       "BEFORE",   BEFORE,       UNIT_MS,          filter.updated_before),
 };
 
 static const struct field
-    scope =   {"the scope",   0, UNIT_BYTES,   AT(op.scope)},
-    id =      {"the id",      0, UNIT_BYTES,   AT(op.id)},
-    fence =   {"the fence",   0, UNIT_FENCE,   AT(op.fence)},
-    lease =   {"the lease",   0, UNIT_MS,      AT(op.lease_ms)},
-    outcome = {"the outcome", 0, UNIT_OUTCOME, AT(op.outcome)},
-    result =  {"the result",  0, UNIT_BYTES,   AT(op.result)},
-    owner =   {"the owner",   0, UNIT_BYTES,   AT(op.subject)},
-    cursor =  {"the cursor",  0, UNIT_CURSOR,  AT(cursor)};
+    scope =   PLACE("the scope",   UNIT_BYTES,   op.scope),
+    id =      PLACE("the id",      UNIT_BYTES,   op.id),
+    fence =   PLACE("the fence",   UNIT_FENCE,   op.fence),
+    lease =   PLACE("the lease",   UNIT_MS,      op.lease_ms),
+    outcome = PLACE("the outcome", UNIT_OUTCOME, op.outcome),
+    result =  PLACE("the result",  UNIT_BYTES,   op.result),
+    owner =   PLACE("the owner",   UNIT_BYTES,   op.subject),
+    cursor =  PLACE("the cursor",  UNIT_CURSOR,  cursor);
 
 #define PLACES_MAX 5
 
@@ -166,7 +180,6 @@ static const struct wire_row rows[] = {
 /* clang-format on */
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
-#define OPTIONS (sizeof(options) / sizeof(options[0]))
 
 _Static_assert(ROWS == IDEM__VERB_COUNT + 1, "a row for every verb, and SCAN");
 
@@ -176,6 +189,13 @@ options_of(const struct wire_row *row)
     unsigned always = row->verb == IDEM__VERB_COUNT ? FULL : TYPE | FULL;
 
     return row->options | always;
+}
+
+/* The first of these options. */
+static const struct field *
+first_of(unsigned bits)
+{
+    return &options[__builtin_ctz(bits)];
 }
 
 /* Like idem__bytes_is, but usually decides by the first letter. */
@@ -266,7 +286,7 @@ read_field(const struct field *field, const struct idem_bytes *values,
     case UNIT_COUNT:
         return read_number(field, values[0], into, err);
     case UNIT_BYTES:
-        if ((field->bit & (LISTED_SCOPE | LISTED_ID)) && values[0].len == 0)
+        if ((field->bits & (LISTED_SCOPE | LISTED_ID)) && values[0].len == 0)
             return idem__fail(err, IDEM_ERR_INVALID,
                               "%s is empty: leave it out to see all",
                               field->name);
@@ -343,20 +363,18 @@ read_option(const struct wire_row *row, const struct idem_bytes *args,
             size_t count, unsigned *seen, size_t *taken,
             struct idem__wire_command *command, struct idem_error *err)
 {
-    unsigned known = options_of(row);
+    for (unsigned left = options_of(row); left; left &= left - 1) {
+        const struct field *option = first_of(left);
 
-    for (size_t i = 0; i < OPTIONS; i++) {
-        const struct field *option = &options[i];
-
-        if (!(option->bit & known) || !is_word(args[0], option->name))
+        if (!is_word(args[0], option->name))
             continue;
-        if (*seen & option->bit)
+        if (*seen & option->bits)
             return idem__fail(err, IDEM_ERR_INVALID, "%s is given twice",
                               option->name);
         if (count < 1 + field_values(option))
             return idem__fail(err, IDEM_ERR_INVALID, "%s lacks its value",
                               option->name);
-        *seen |= option->bit;
+        *seen |= option->bits;
         *taken = 1 + field_values(option);
         return read_field(option, args + 1, command, err);
     }
@@ -471,93 +489,136 @@ idem__wire_parse(const struct idem_bytes *args, size_t count,
 
 /* ---- writing --------------------------------------------------------- */
 
-void
-idem__wire_add(struct idem__wire_args *args, struct idem_bytes arg)
-{
-    args->list[args->count++] = arg;
-}
+/* The most bytes of a name or another short word, of a number, and of bytes in
+ * addition to themselves. */
+#define NAME_ROOM 16
+#define NUMBER_ROOM (5 + IDEM__WIRE_DIGITS_MAX + 3)
+#define BYTES_ROOM (IDEM__WIRE_LINE_MAX + 2)
 
-static void
-add_word(struct idem__wire_args *args, const char *word)
-{
-    idem__wire_add(args, idem_text(word));
-}
-
-void
-idem__wire_add_number(struct idem__wire_args *args, int64_t number)
-{
-    char *at = args->scratch + args->used;
-    size_t len = idem__wire_digits(number, at);
-
-    args->used += len;
-    idem__wire_add(args, (struct idem_bytes){at, len});
-}
-
-static void
-add_hex(struct idem__wire_args *args, const uint8_t *bytes, size_t len)
-{
-    char *at = args->scratch + args->used;
-
-    args->used += 2 * len;
-    idem__hex_write(bytes, len, at);
-    idem__wire_add(args, (struct idem_bytes){at, 2 * len});
-}
-
-static const char *
+static struct idem_bytes
 outcome_word(enum idem_state state)
 {
-    return state == IDEM_STATE_FAILED ? "FAILED" : "SUCCEEDED";
+    return idem_text(state == IDEM_STATE_FAILED ? "FAILED" : "SUCCEEDED");
+}
+
+/* The name of an option, which is shorter than ten bytes. */
+static char *
+put_name(char *out, const struct field *option)
+{
+    const char line[] = {'$', (char)('0' + option->name_len), '\r', '\n'};
+
+    memcpy(out, line, sizeof(line));
+    memcpy(out + sizeof(line), option->name, OPTION_LEN);
+    out += sizeof(line) + option->name_len;
+    memcpy(out, "\r\n", 2);
+    return out + 2;
+}
+
+static char *
+put_number(char *out, int64_t number)
+{
+    char digits[IDEM__WIRE_DIGITS_MAX];
+    size_t len = idem__wire_digits(number, digits);
+
+    out = idem__wire_put_line(out, '$', (int64_t)len);
+    memcpy(out, digits, sizeof(digits)); /* all: that is a few moves */
+    memcpy(out + len, "\r\n", 2);
+    return out + len + 2;
+}
+
+static char *
+put_hex(char *out, const uint8_t *bytes, size_t len)
+{
+    out = idem__wire_put_line(out, '$', 2 * (int64_t)len);
+    idem__hex_write(bytes, len, out);
+    out += 2 * len;
+    memcpy(out, "\r\n", 2);
+    return out + 2;
+}
+
+/* Bytes, or room for them. */
+static char *
+put_bytes(char *out, struct idem_bytes bytes, char **room)
+{
+    if (bytes.data || bytes.len == 0)
+        return idem__wire_put_bytes(out, bytes);
+    out = idem__wire_put_line(out, '$', (int64_t)bytes.len);
+    *room = out;
+    memcpy(out + bytes.len, "\r\n", 2);
+    return out + bytes.len + 2;
 }
 
 /* Write the values of a field. */
-static void
-add_field(const struct field *field, const struct idem__wire_command *command,
-          struct idem__wire_args *args)
+static char *
+put_field(char *out, const struct field *field,
+          const struct idem__wire_command *command, char **room)
 {
     const void *from = (const char *)command + field->at;
 
     switch (field->unit) {
     case UNIT_MS:
     case UNIT_COUNT:
-        idem__wire_add_number(args, *(const int64_t *)from);
-        break;
+        return put_number(out, *(const int64_t *)from);
     case UNIT_FENCE:
-        idem__wire_add_number(args, (int64_t) * (const uint64_t *)from);
-        break;
+        return put_number(out, (int64_t) * (const uint64_t *)from);
     case UNIT_BYTES:
     case UNIT_NOTE:
-        idem__wire_add(args, *(const struct idem_bytes *)from);
-        break;
+        return put_bytes(out, *(const struct idem_bytes *)from, room);
     case UNIT_NONCE:
-        add_hex(args, command->op.nonce, IDEM_NONCE_LEN);
-        break;
+        return put_hex(out, command->op.nonce, IDEM_NONCE_LEN);
     case UNIT_FINGERPRINT:
-        add_hex(args, command->op.fingerprint, IDEM_FINGERPRINT_LEN);
-        break;
+        return put_hex(out, command->op.fingerprint, IDEM_FINGERPRINT_LEN);
     case UNIT_TYPE:
-        add_word(args, idem_type_name(*(const enum idem_type *)from));
-        break;
+        return idem__wire_put_text(
+            out, idem_type_name(*(const enum idem_type *)from));
     case UNIT_STATE:
-        add_word(args, idem_state_name(*(const enum idem_state *)from));
-        break;
+        return idem__wire_put_text(
+            out, idem_state_name(*(const enum idem_state *)from));
     case UNIT_KIND:
-        add_word(args, idem_kind_name(*(const enum idem_kind *)from));
-        break;
+        return idem__wire_put_text(
+            out, idem_kind_name(*(const enum idem_kind *)from));
     case UNIT_OUTCOME:
-        add_word(args, outcome_word(*(const enum idem_state *)from));
-        break;
+        return idem__wire_put_bytes(
+            out, outcome_word(*(const enum idem_state *)from));
     case UNIT_AS:
-        add_word(args, outcome_word(*(const enum idem_state *)from));
-        idem__wire_add(args, command->op.result);
-        break;
+        out = idem__wire_put_bytes(
+            out, outcome_word(*(const enum idem_state *)from));
+        return put_bytes(out, command->op.result, room);
     case UNIT_CURSOR:
-        add_word(args, ((const struct idem_cursor *)from)->text);
-        break;
+        return idem__wire_put_text(out,
+                                   ((const struct idem_cursor *)from)->text);
     case UNIT_STRICT:
     case UNIT_LOOSE:
     case UNIT_FLAG:
     case UNIT_TOKEN:
         break;
+    }
+    return out;
+}
+
+/* The most that put_field writes. */
+static size_t
+field_room(const struct field *field, const struct idem__wire_command *command)
+{
+    const void *from = (const char *)command + field->at;
+
+    switch (field->unit) {
+    case UNIT_BYTES:
+    case UNIT_NOTE:
+        return BYTES_ROOM + ((const struct idem_bytes *)from)->len;
+    case UNIT_FINGERPRINT:
+        return BYTES_ROOM + 2 * IDEM_FINGERPRINT_LEN;
+    case UNIT_AS:
+        return NAME_ROOM + BYTES_ROOM + command->op.result.len;
+    case UNIT_CURSOR:
+        return BYTES_ROOM + sizeof(struct idem_cursor);
+    case UNIT_STRICT:
+    case UNIT_LOOSE:
+    case UNIT_FLAG:
+    case UNIT_TOKEN:
+        return 0;
+    default:
+        return NUMBER_ROOM;
     }
 }
 
@@ -576,7 +637,7 @@ is_set(const struct wire_row *row, const struct field *option,
     case UNIT_FENCE:
         return *(const uint64_t *)from != 0;
     case UNIT_BYTES:
-        if (option->bit == SCOPE)
+        if (option->bits == SCOPE)
             return !idem__bytes_equal(*bytes, idem_text(IDEM__WIRE_LOCK_SCOPE));
         return bytes->len > 0;
     case UNIT_NOTE:
@@ -605,46 +666,96 @@ is_set(const struct wire_row *row, const struct field *option,
     return false;
 }
 
-static void
-add_reason(const struct idem_op *op, struct idem__wire_args *args)
+/* The operator's reason, which some commands take: see place_reason. */
+static struct idem_bytes
+reason_of(const struct wire_row *row, const struct idem_op *op)
 {
-    struct idem_bytes reason = reason_is_result(op) ? op->result : op->subject;
+    if (!(row->options & REASON))
+        return (struct idem_bytes){NULL, 0};
+    return reason_is_result(op) ? op->result : op->subject;
+}
 
-    if (reason.len == 0)
-        return;
-    add_word(args, "REASON");
-    idem__wire_add(args, reason);
+static const struct wire_row *
+row_of(const struct idem__wire_command *command)
+{
+    return &rows[command->scan ? IDEM__VERB_COUNT : command->op.verb];
+}
+
+size_t
+idem__wire_plan(const struct idem__wire_command *command,
+                struct idem__wire_plan *plan)
+{
+    const struct wire_row *row = row_of(command);
+    struct idem_bytes reason = reason_of(row, &command->op);
+    unsigned left = options_of(row) & ~(unsigned)(REASON | STRICT | TOKEN);
+    size_t room = IDEM__WIRE_LINE_MAX + 2 * NAME_ROOM + NUMBER_ROOM;
+
+    plan->options = 0;
+    plan->count = 1 + row->place_count + (reason.len > 0 ? 2 : 0) +
+                  (command->tagged ? 2 : 0);
+    if (reason.len > 0)
+        room += NAME_ROOM + BYTES_ROOM + reason.len;
+    for (size_t i = 0; i < row->place_count; i++)
+        room += field_room(row->places[i], command);
+    if (row->options & REASON && !reason_is_result(&command->op))
+        left &= ~(unsigned)SUBJECT;
+    for (; left; left &= left - 1) {
+        const struct field *option = first_of(left);
+
+        if (!is_set(row, option, command))
+            continue;
+        plan->options |= left & -left;
+        plan->count += 1 + field_values(option);
+        room += NAME_ROOM + field_room(option, command);
+    }
+    return room;
+}
+
+char *
+idem__wire_put_command(char *out, const struct idem__wire_command *command,
+                       const struct idem__wire_plan *plan, char **room)
+{
+    const struct wire_row *row = row_of(command);
+    struct idem_bytes reason = reason_of(row, &command->op);
+
+    *room = NULL;
+    out = idem__wire_put_line(out, '*', (int64_t)plan->count);
+    out = idem__wire_put_text(out, row->name);
+    for (size_t i = 0; i < row->place_count; i++)
+        out = put_field(out, row->places[i], command, room);
+    if (reason.len > 0) {
+        out = idem__wire_put_text(out, "REASON");
+        out = put_bytes(out, reason, room);
+    }
+    for (unsigned left = plan->options; left; left &= left - 1) {
+        const struct field *option = first_of(left);
+
+        out = put_name(out, option);
+        out = put_field(out, option, command, room);
+    }
+    if (command->tagged) {
+        out = idem__wire_put_text(out, "TAG");
+        out = put_number(out, command->tag);
+    }
+    return out;
+}
+
+/* ---- commands of any words ------------------------------------------- */
+
+void
+idem__wire_add(struct idem__wire_args *args, struct idem_bytes arg)
+{
+    args->list[args->count++] = arg;
 }
 
 void
-idem__wire_write(const struct idem__wire_command *command,
-                 struct idem__wire_args *args)
+idem__wire_add_number(struct idem__wire_args *args, int64_t number)
 {
-    const struct wire_row *row =
-        &rows[command->scan ? IDEM__VERB_COUNT : command->op.verb];
-    unsigned known = options_of(row);
+    char *at = args->scratch + args->used;
+    size_t len = idem__wire_digits(number, at);
 
-    args->count = args->used = 0;
-    add_word(args, row->name);
-    for (size_t i = 0; i < row->place_count; i++)
-        add_field(row->places[i], command, args);
-    if (known & REASON)
-        add_reason(&command->op, args);
-    for (size_t i = 0; i < OPTIONS; i++) {
-        const struct field *option = &options[i];
-
-        if (!(option->bit & known & ~(unsigned)REASON) ||
-            (option->bit == SUBJECT && (known & REASON) &&
-             !reason_is_result(&command->op)) ||
-            !is_set(row, option, command))
-            continue;
-        add_word(args, option->name);
-        add_field(option, command, args);
-    }
-    if (command->tagged) {
-        add_word(args, "TAG");
-        idem__wire_add_number(args, command->tag);
-    }
+    args->used += len;
+    idem__wire_add(args, (struct idem_bytes){at, len});
 }
 
 /* "$5\r\n" */
@@ -668,22 +779,11 @@ idem__wire_len(const struct idem__wire_args *args)
     return len;
 }
 
-void *
+void
 idem__wire_put(const struct idem__wire_args *args, void *out)
 {
     char *at = idem__wire_put_line(out, '*', (int64_t)args->count);
-    char *room = NULL;
 
-    for (size_t i = 0; i < args->count; i++) {
-        struct idem_bytes arg = args->list[i];
-
-        at = idem__wire_put_line(at, '$', (int64_t)arg.len);
-        if (arg.data)
-            memcpy(at, arg.data, arg.len);
-        else if (arg.len > 0)
-            room = at;
-        memcpy(at + arg.len, "\r\n", 2);
-        at += arg.len + 2;
-    }
-    return room;
+    for (size_t i = 0; i < args->count; i++)
+        at = idem__wire_put_bytes(at, args->list[i]);
 }

@@ -7,7 +7,7 @@
  * spaces). Everything is read in place and without state: an incomplete request
  * is read again from its start when more bytes have arrived.
  */
-#include "wire.h"
+#include "wire_digits.h"
 
 #include <string.h>
 
@@ -36,38 +36,71 @@ idem__wire_number(struct idem_bytes text, int64_t *number)
     return true;
 }
 
+/* 1 for zero. */
+static size_t
+count_digits(uint64_t number)
+{
+    static const uint64_t powers[] = {UINT64_C(0),
+                                      UINT64_C(10),
+                                      UINT64_C(100),
+                                      UINT64_C(1000),
+                                      UINT64_C(10000),
+                                      UINT64_C(100000),
+                                      UINT64_C(1000000),
+                                      UINT64_C(10000000),
+                                      UINT64_C(100000000),
+                                      UINT64_C(1000000000),
+                                      UINT64_C(10000000000),
+                                      UINT64_C(100000000000),
+                                      UINT64_C(1000000000000),
+                                      UINT64_C(10000000000000),
+                                      UINT64_C(100000000000000),
+                                      UINT64_C(1000000000000000),
+                                      UINT64_C(10000000000000000),
+                                      UINT64_C(100000000000000000),
+                                      UINT64_C(1000000000000000000),
+                                      UINT64_C(10000000000000000000)};
+    /* 1233 / 4096 is a little more than log10(2) */
+    size_t bits = 64 - (size_t)__builtin_clzll(number | 1);
+    size_t guess = bits * 1233 >> 12;
+
+    return guess + (number >= powers[guess]);
+}
+
+static const char pairs[] =
+    "00010203040506070809101112131415161718192021222324"
+    "25262728293031323334353637383940414243444546474849"
+    "50515253545556575859606162636465666768697071727374"
+    "75767778798081828384858687888990919293949596979899";
+
 size_t
 idem__wire_digits(int64_t number, char *out)
 {
-    static const char pairs[] =
-        "00010203040506070809101112131415161718192021222324"
-        "25262728293031323334353637383940414243444546474849"
-        "50515253545556575859606162636465666768697071727374"
-        "75767778798081828384858687888990919293949596979899";
-    char digits[IDEM__WIRE_DIGITS_MAX];
     uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
-    size_t at = sizeof(digits), len;
+    size_t len = count_digits(left);
+    char *at;
 
+    if (number < 0)
+        *out++ = '-';
+    at = out + len;
     while (left >= 10000) {
         uint32_t four = (uint32_t)(left % 10000);
 
         at -= 4;
-        memcpy(digits + at, pairs + 2 * (four / 100), 2);
-        memcpy(digits + at + 2, pairs + 2 * (four % 100), 2);
+        memcpy(at, pairs + 2 * (four / 100), 2);
+        memcpy(at + 2, pairs + 2 * (four % 100), 2);
         left /= 10000;
     }
-    while (left >= 10) {
+    if (left >= 100) {
         at -= 2;
-        memcpy(digits + at, pairs + 2 * (left % 100), 2);
+        memcpy(at, pairs + 2 * (left % 100), 2);
         left /= 100;
     }
-    if (left > 0 || at == sizeof(digits))
-        digits[--at] = (char)('0' + left);
-    if (number < 0)
-        digits[--at] = '-';
-    len = sizeof(digits) - at;
-    memcpy(out, digits + at, len);
-    return len;
+    if (left >= 10)
+        memcpy(out, pairs + 2 * left, 2);
+    else if (at > out)
+        *out = (char)('0' + left);
+    return len + (number < 0);
 }
 
 /* ---- values ---------------------------------------------------------- */
@@ -84,34 +117,6 @@ read_line(struct idem__wire_reader *in, struct idem_bytes *line)
         return IDEM__WIRE_BAD;
     *line = (struct idem_bytes){in->at, (size_t)(lf - 1 - in->at)};
     in->at = lf + 1;
-    return IDEM__WIRE_DONE;
-}
-
-/* Read digits up to CR LF in one loop, since answers consist mostly of
- * numbers. */
-static inline enum idem__wire_got
-read_digits(struct idem__wire_reader *in, int64_t *number)
-{
-    bool minus = in->at < in->end && *in->at == '-';
-    const uint8_t *at = in->at + minus, *first = at;
-    const uint8_t *last = in->end - at > 18 ? at + 18 : in->end;
-    uint64_t sum = 0;
-    unsigned digit;
-
-    while (at < last && (digit = *at - (unsigned)'0') < 10) {
-        sum = sum * 10 + digit;
-        at++;
-    }
-    if (at == in->end)
-        return IDEM__WIRE_MORE;
-    if (at == first || *at != '\r')
-        return IDEM__WIRE_BAD;
-    if (at + 1 == in->end)
-        return IDEM__WIRE_MORE;
-    if (at[1] != '\n')
-        return IDEM__WIRE_BAD;
-    *number = minus ? -(int64_t)sum : (int64_t)sum;
-    in->at = at + 2;
     return IDEM__WIRE_DONE;
 }
 
@@ -150,7 +155,7 @@ idem__wire_read(struct idem__wire_reader *in, struct idem__wire_value *value)
     }
     if (mark != ':' && mark != '$' && mark != '*')
         return IDEM__WIRE_BAD;
-    got = read_digits(in, &value->number);
+    got = idem__wire_read_digits(in, &value->number);
     if (got != IDEM__WIRE_DONE)
         return got;
     if (mark == '$')
@@ -167,15 +172,17 @@ idem__wire_read(struct idem__wire_reader *in, struct idem__wire_value *value)
 char *
 idem__wire_put_line(char *out, char mark, int64_t number)
 {
-    size_t len = 1;
-
     *out++ = mark;
-    if (number >= 0 && number < 10)
-        *out = (char)('0' + number);
-    else
-        len = idem__wire_digits(number, out);
-    memcpy(out + len, "\r\n", 2);
-    return out + len + 2;
+    if ((uint64_t)number < 10) {
+        *out++ = (char)('0' + number);
+    } else if ((uint64_t)number < 100) {
+        memcpy(out, pairs + 2 * number, 2);
+        out += 2;
+    } else {
+        out += idem__wire_digits(number, out);
+    }
+    memcpy(out, "\r\n", 2);
+    return out + 2;
 }
 
 char *
@@ -276,7 +283,7 @@ read_arg(const uint8_t *start, struct idem__wire_reader *in,
         return IDEM__WIRE_MORE;
     if (*in->at++ != '$')
         return wrong_mark(err, in->at[-1]);
-    got = read_digits(in, &len);
+    got = idem__wire_read_digits(in, &len);
     if (got == IDEM__WIRE_MORE)
         return got;
     if (got == IDEM__WIRE_BAD || len < 0)

@@ -133,6 +133,16 @@ what_is_wrong_is_named(void **state)
 }
 
 static void
+writes_as_printf(int64_t number)
+{
+    char digits[IDEM__WIRE_DIGITS_MAX + 1], expected[24];
+
+    snprintf(expected, sizeof(expected), "%lld", (long long)number);
+    digits[idem__wire_digits(number, digits)] = '\0';
+    assert_string_equal(digits, expected);
+}
+
+static void
 numbers_are_whole_and_bounded(void **state)
 {
     static const char *const wrong[] = {
@@ -150,15 +160,17 @@ numbers_are_whole_and_bounded(void **state)
     digits[idem__wire_digits(0, digits)] = '\0';
     assert_string_equal(digits, "0");
     for (int64_t n = 1, i = 0; i < 18; n = n * 10 + i % 10, i++) {
-        char expected[24];
-
-        snprintf(expected, sizeof(expected), "%lld", (long long)n);
-        digits[idem__wire_digits(n, digits)] = '\0';
-        assert_string_equal(digits, expected);
-        snprintf(expected, sizeof(expected), "%lld", (long long)-n - 1);
-        digits[idem__wire_digits(-n - 1, digits)] = '\0';
-        assert_string_equal(digits, expected);
+        writes_as_printf(n);
+        writes_as_printf(-n - 1);
     }
+    for (int64_t power = 1;; power *= 10) {
+        writes_as_printf(power - 1);
+        writes_as_printf(power);
+        writes_as_printf(-power);
+        if (power > INT64_MAX / 10)
+            break;
+    }
+    writes_as_printf(INT64_MAX);
 }
 
 int

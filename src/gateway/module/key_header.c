@@ -11,6 +11,14 @@ is_space(uint8_t c)
     return c == ' ' || c == '\t';
 }
 
+/* Printable ASCII except the space, the quote and the comma: this is what keys
+ * are made of. */
+static bool
+is_plain(uint8_t c)
+{
+    return c > '"' && c <= 0x7e && c != ',';
+}
+
 static struct idem_bytes
 trim(struct idem_bytes in)
 {
@@ -89,6 +97,8 @@ gateway_key_parse(struct idem_bytes in, bool quoted_only, bool loose_bytes,
     if (in.len > IDEM_ID_MAX)
         return too_long;
     for (size_t i = 0; i < in.len; i++) {
+        if (is_plain(at[i]))
+            continue;
         if (at[i] < 0x20 || at[i] == 0x7f)
             return "The key has a control character: send printable ASCII.";
         if (!loose_bytes && (at[i] == ' ' || at[i] > 0x7e || at[i] == '"'))

@@ -15,7 +15,7 @@ NGINX_FLAGS ?=
 
 nginx_src := $(filter-out $(not_code),$(wildcard src/gateway/module/*.[ch])) \
     $(addprefix src/,wire/wire_command.c wire/wire_reply.c wire/wire_brief.c wire/wire_resp.c record/names.c base/error.c serve/http/problem_page.c) \
-    $(addprefix src/,wire/wire.h record/record.h base/error.h base/hex.h base/problem.h serve/http/problem_page.h) docs/problems.md docs/problems.zh-CN.md
+    $(addprefix src/,wire/wire.h wire/wire_digits.h record/record.h base/error.h base/hex.h base/le.h base/problem.h serve/http/problem_page.h) docs/problems.md docs/problems.zh-CN.md
 
 ifneq ($(wildcard $(NGINX_SRC)/configure),)
 

@@ -549,10 +549,21 @@ void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
 
 /* ngx_http_idem_headers.c */
 
+/* a header for the service */
+typedef struct {
+    ngx_str_t                    name;
+    u_char                      *lowcase;
+    ngx_uint_t                   hash;       /* 0: not computed yet */
+} ngx_http_idem_header_name_t;
+
+#define ngx_http_idem_header_name(name, lowcase)                              \
+    { ngx_string(name), (u_char *) lowcase, 0 }
+
 /* the next header of this name, or of any name; initially, part is the list's
  * first part and i is 0 */
 ngx_table_elt_t *ngx_http_idem_next_header(ngx_list_part_t **part,
     ngx_uint_t *i, ngx_str_t *name);
+/* a header of the request; the name is in lower case */
 ngx_int_t ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
     ngx_str_t *value, ngx_uint_t *count);
 void ngx_http_idem_find_trace(ngx_http_request_t *r, ngx_str_t *trace);
@@ -561,8 +572,8 @@ ngx_int_t ngx_http_idem_strip(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_strip_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_strip_upgrade(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_forget_wishes(ngx_http_request_t *r);
-ngx_int_t ngx_http_idem_tell_service(ngx_http_request_t *r, const char *name,
-    const char *lowcase, ngx_str_t *value);
+ngx_int_t ngx_http_idem_tell_service(ngx_http_request_t *r,
+    ngx_http_idem_header_name_t *name, ngx_str_t *value);
 ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
 ngx_int_t ngx_http_idem_set_header(ngx_http_request_t *r, ngx_str_t *name,

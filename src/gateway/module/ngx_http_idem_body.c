@@ -183,22 +183,78 @@ ngx_http_idem_body_field(ngx_http_request_t *r, ngx_http_idem_source_t *source,
 }
 
 
+/* a digest in the making; short parts are collected, because each update of the
+ * hash costs more than they do */
+
+typedef struct {
+    crypto_generichash_state     state;
+    size_t                       len;
+    u_char                       parts[512];
+} ngx_http_idem_hash_t;
+
+
+/* the start of a digest is always the same, so it is made once and copied; its
+ * key changes when the engine gets another store */
+
+static void
+ngx_http_idem_hash_begin(ngx_http_idem_hash_t *hash)
+{
+    u_char                          *key;
+
+    static u_char                    known[NGX_HTTP_IDEM_DIGEST_LEN];
+    static ngx_uint_t                begun;
+    static crypto_generichash_state  start;
+
+    key = ngx_http_idem_engine()->digest_key;
+
+    if (!begun || ngx_memcmp(known, key, sizeof(known)) != 0) {
+        crypto_generichash_init(&start, key, NGX_HTTP_IDEM_DIGEST_LEN,
+                                IDEM_FINGERPRINT_LEN);
+        ngx_memcpy(known, key, sizeof(known));
+        begun = 1;
+    }
+
+    hash->state = start;
+    hash->len = 0;
+}
+
+
+static void
+ngx_http_idem_hash_add(ngx_http_idem_hash_t *hash, const void *data,
+    size_t len)
+{
+    if (len > sizeof(hash->parts) - hash->len) {
+        crypto_generichash_update(&hash->state, hash->parts, hash->len);
+        hash->len = 0;
+
+        if (len > sizeof(hash->parts)) {
+            crypto_generichash_update(&hash->state, data, len);
+            return;
+        }
+    }
+
+    if (len) {
+        ngx_memcpy(hash->parts + hash->len, data, len);
+        hash->len += len;
+    }
+}
+
+
 /* each part is preceded by its length, so that no two requests hash alike */
 
 static void
-ngx_http_idem_hash(crypto_generichash_state *hash, const void *data,
-    size_t len)
+ngx_http_idem_hash(ngx_http_idem_hash_t *hash, const void *data, size_t len)
 {
     uint64_t  n;
 
     n = len;
-    crypto_generichash_update(hash, (u_char *) &n, sizeof(n));
-    crypto_generichash_update(hash, data, len);
+    ngx_http_idem_hash_add(hash, &n, sizeof(n));
+    ngx_http_idem_hash_add(hash, data, len);
 }
 
 
 static ngx_int_t
-ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
+ngx_http_idem_hash_body(ngx_http_request_t *r, ngx_http_idem_hash_t *hash)
 {
     off_t         pos;
     u_char       *buf;
@@ -209,7 +265,7 @@ ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
 
     buf = NULL;
     size = ngx_http_idem_body_size(r);
-    crypto_generichash_update(hash, (u_char *) &size, sizeof(size));
+    ngx_http_idem_hash_add(hash, &size, sizeof(size));
 
     if (r->request_body == NULL) {
         return NGX_OK;
@@ -219,7 +275,7 @@ ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
         b = cl->buf;
 
         if (ngx_buf_in_memory(b)) {
-            crypto_generichash_update(hash, b->pos, b->last - b->pos);
+            ngx_http_idem_hash_add(hash, b->pos, b->last - b->pos);
             continue;
         }
 
@@ -242,7 +298,7 @@ ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
                 return NGX_ERROR;
             }
 
-            crypto_generichash_update(hash, buf, n);
+            ngx_http_idem_hash_add(hash, buf, n);
         }
     }
 
@@ -254,7 +310,7 @@ ngx_http_idem_hash_body(ngx_http_request_t *r, crypto_generichash_state *hash)
 
 static ngx_int_t
 ngx_http_idem_hash_fields(ngx_array_t *fields, struct idem_bytes in,
-    u_char *out, crypto_generichash_state *hash)
+    u_char *out, ngx_http_idem_hash_t *hash)
 {
     size_t              len;
     ngx_str_t          *path;
@@ -286,7 +342,7 @@ ngx_http_idem_hash_fields(ngx_array_t *fields, struct idem_bytes in,
 
 static ngx_int_t
 ngx_http_idem_hash_json(ngx_http_request_t *r, ngx_array_t *fields,
-    crypto_generichash_state *hash)
+    ngx_http_idem_hash_t *hash)
 {
     size_t              len;
     u_char             *out;
@@ -338,12 +394,11 @@ ngx_int_t
 ngx_http_idem_body_digest(ngx_http_idem_ctx_t *ctx, ngx_uint_t json,
     u_char *digest)
 {
-    ngx_int_t                  rc;
-    ngx_http_request_t        *r = ctx->request;
-    crypto_generichash_state   hash;
+    ngx_int_t              rc;
+    ngx_http_request_t    *r = ctx->request;
+    ngx_http_idem_hash_t   hash;
 
-    crypto_generichash_init(&hash, ngx_http_idem_engine()->digest_key,
-                            NGX_HTTP_IDEM_DIGEST_LEN, IDEM_FINGERPRINT_LEN);
+    ngx_http_idem_hash_begin(&hash);
 
     ngx_http_idem_hash(&hash, r->method_name.data, r->method_name.len);
     ngx_http_idem_hash(&hash, r->headers_in.server.data,
@@ -357,7 +412,8 @@ ngx_http_idem_body_digest(ngx_http_idem_ctx_t *ctx, ngx_uint_t json,
         rc = ngx_http_idem_hash_body(r, &hash);
     }
 
-    crypto_generichash_final(&hash, digest, IDEM_FINGERPRINT_LEN);
+    crypto_generichash_update(&hash.state, hash.parts, hash.len);
+    crypto_generichash_final(&hash.state, digest, IDEM_FINGERPRINT_LEN);
 
     return rc;
 }

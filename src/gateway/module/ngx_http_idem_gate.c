@@ -320,6 +320,9 @@ ngx_http_idem_ask_page(ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_request_t  *r = ctx->request;
 
+    static ngx_http_idem_header_name_t  token =
+        ngx_http_idem_header_name("Idem-Token", "idem-token");
+
     ngx_http_idem_clear_deadline(ctx);
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
@@ -327,8 +330,7 @@ ngx_http_idem_ask_page(ngx_http_idem_ctx_t *ctx)
         ngx_str_set(&ctx->verdict, "issued");
 
         if ((ctx->conf->page_token
-             && ngx_http_idem_tell_service(r, "Idem-Token", "idem-token",
-                                           &ctx->next)
+             && ngx_http_idem_tell_service(r, &token, &ctx->next)
                 != NGX_OK)
             || (ctx->conf->inject.len
                 && ngx_http_idem_inject_request(r) != NGX_OK))

@@ -8,6 +8,18 @@
 #include "ngx_http_idem.h"
 
 
+/* nginx has the names of a request's headers in lower case, too */
+
+static ngx_inline ngx_uint_t
+ngx_http_idem_named(ngx_table_elt_t *h, ngx_str_t *name)
+{
+    return h->key.len == name->len
+           && (h->lowcase_key
+               ? ngx_memcmp(h->lowcase_key, name->data, name->len) == 0
+               : ngx_strncasecmp(h->key.data, name->data, name->len) == 0);
+}
+
+
 ngx_table_elt_t *
 ngx_http_idem_next_header(ngx_list_part_t **part, ngx_uint_t *i,
     ngx_str_t *name)
@@ -42,17 +54,20 @@ ngx_int_t
 ngx_http_idem_find_header(ngx_http_request_t *r, ngx_str_t *name,
     ngx_str_t *value, ngx_uint_t *count)
 {
-    ngx_uint_t        i;
     ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
+    ngx_table_elt_t  *h, *end;
 
-    i = 0;
-    part = &r->headers_in.headers.part;
     *count = 0;
 
-    while ((h = ngx_http_idem_next_header(&part, &i, name)) != NULL) {
-        *value = h->value;
-        (*count)++;
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (end = h + part->nelts; h < end; h++) {
+            if (ngx_http_idem_named(h, name)) {
+                *value = h->value;
+                (*count)++;
+            }
+        }
     }
 
     return *count ? NGX_OK : NGX_DECLINED;
@@ -263,20 +278,23 @@ ngx_http_idem_forget_wishes(ngx_http_request_t *r)
 
 
 ngx_int_t
-ngx_http_idem_tell_service(ngx_http_request_t *r, const char *name,
-    const char *lowcase, ngx_str_t *value)
+ngx_http_idem_tell_service(ngx_http_request_t *r,
+    ngx_http_idem_header_name_t *name, ngx_str_t *value)
 {
     ngx_table_elt_t  *h;
+
+    if (name->hash == 0) {
+        name->hash = ngx_hash_key(name->lowcase, name->name.len);
+    }
 
     h = ngx_list_push(&r->headers_in.headers);
     if (h == NULL) {
         return NGX_ERROR;
     }
 
-    h->key.data = (u_char *) name;
-    h->key.len = ngx_strlen(name);
-    h->lowcase_key = (u_char *) lowcase;
-    h->hash = ngx_hash_key(h->lowcase_key, h->key.len);
+    h->key = name->name;
+    h->lowcase_key = name->lowcase;
+    h->hash = name->hash;
     h->value = *value;
 
     return NGX_OK;

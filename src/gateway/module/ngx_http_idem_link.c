@@ -320,18 +320,12 @@ ngx_http_idem_told(ngx_http_idem_engine_t *e, struct idem__wire_reply *wire)
 
 
 static void
-ngx_http_idem_dispatch(ngx_http_idem_engine_t *e,
-    struct idem__wire_reply *wire)
+ngx_http_idem_dispatch(ngx_http_idem_engine_t *e, int64_t tag,
+    ngx_http_idem_reply_t *reply)
 {
-    ngx_http_idem_op_t     *op;
-    ngx_http_idem_reply_t   reply;
+    ngx_http_idem_op_t  *op;
 
-    if (!wire->tagged) {
-        ngx_http_idem_told(e, wire);
-        return;
-    }
-
-    op = ngx_http_idem_op_find(e, wire->tag);
+    op = ngx_http_idem_op_find(e, tag);
 
     if (op == NULL || !op->queued) {
         return;
@@ -340,9 +334,7 @@ ngx_http_idem_dispatch(ngx_http_idem_engine_t *e,
     ngx_queue_remove(&op->queue);
     op->queued = 0;
 
-    reply.status = idem__wire_brief(wire, &reply.brief, &reply.err);
-
-    op->handler(op, &reply);
+    op->handler(op, reply);
 
     /* unless it will be sent again */
 
@@ -376,21 +368,62 @@ ngx_http_idem_read_room(ngx_http_idem_engine_t *e)
 }
 
 
+/* one reply of any kind */
+
+static enum idem__wire_got
+ngx_http_idem_read_any(ngx_http_idem_engine_t *e, struct idem_bytes bytes)
+{
+    size_t                   used;
+    enum idem__wire_got      got;
+    ngx_http_idem_reply_t    reply;
+    struct idem__wire_reply  wire;
+
+    got = idem__wire_reply(bytes, NGX_HTTP_IDEM_LONGEST, &wire, &used);
+
+    if (got != IDEM__WIRE_DONE) {
+        return got;
+    }
+
+    e->in_pos += used;
+
+    if (wire.tagged) {
+        reply.status = idem__wire_brief(&wire, &reply.brief, &reply.err);
+        ngx_http_idem_dispatch(e, wire.tag, &reply);
+
+    } else {
+        ngx_http_idem_told(e, &wire);
+    }
+
+    return got;
+}
+
+
 /* handle every complete reply; NGX_ABORT: the connection is closed */
 
 static ngx_int_t
 ngx_http_idem_read_replies(ngx_http_idem_engine_t *e, ngx_connection_t *c)
 {
-    size_t                   used;
-    struct idem_bytes        bytes;
-    enum idem__wire_got      got;
-    struct idem__wire_reply  reply;
+    size_t                 used;
+    int64_t                tag;
+    struct idem_bytes      bytes;
+    enum idem__wire_got    got;
+    ngx_http_idem_reply_t  reply;
 
     while (e->in_pos < e->in_len) {
         bytes.data = e->in + e->in_pos;
         bytes.len = e->in_len - e->in_pos;
 
-        got = idem__wire_reply(bytes, NGX_HTTP_IDEM_LONGEST, &reply, &used);
+        if (idem__wire_usual(bytes, NGX_HTTP_IDEM_LONGEST, &tag, &reply.brief,
+                             &used))
+        {
+            e->in_pos += used;
+            reply.status = IDEM_OK;
+            ngx_http_idem_dispatch(e, tag, &reply);
+            got = IDEM__WIRE_DONE;
+
+        } else {
+            got = ngx_http_idem_read_any(e, bytes);
+        }
 
         if (got == IDEM__WIRE_MORE) {
             break;
@@ -400,9 +433,6 @@ ngx_http_idem_read_replies(ngx_http_idem_engine_t *e, ngx_connection_t *c)
             ngx_http_idem_disconnect(e, "it does not speak our protocol");
             return NGX_ABORT;
         }
-
-        e->in_pos += used;
-        ngx_http_idem_dispatch(e, &reply);
 
         if (e->connection != c) {
             return NGX_ABORT;

@@ -150,9 +150,10 @@ ngx_http_idem_op_t *
 ngx_http_idem_op_create(ngx_http_idem_engine_t *e, struct idem_op *what,
     ngx_http_idem_reply_pt handler, void *data)
 {
-    size_t                     len, size;
+    char                      *end, *room;
+    size_t                     size;
     ngx_http_idem_op_t        *op;
-    struct idem__wire_args     args;
+    struct idem__wire_plan     plan;
     struct idem__wire_command  command;
 
     if (ngx_http_idem_grow_slots(e) != NGX_OK) {
@@ -161,15 +162,17 @@ ngx_http_idem_op_create(ngx_http_idem_engine_t *e, struct idem_op *what,
 
     e->generation = (e->generation + 1) & 0xffffffff;
 
-    ngx_memzero(&command, sizeof(command));
+    /* the rest of the struct is for SCAN and for reading */
+
     command.op = *what;
+    command.scan = 0;
+    command.full = 0;
+    command.next = 0;
     command.tagged = 1;
     command.tag = (e->generation << NGX_HTTP_IDEM_SLOT_BITS) | e->free_slot;
+    command.count = 0;
 
-    idem__wire_write(&command, &args);
-
-    len = idem__wire_len(&args);
-    size = sizeof(ngx_http_idem_op_t) + len;
+    size = sizeof(ngx_http_idem_op_t) + idem__wire_plan(&command, &plan);
 
     op = ngx_http_idem_alloc(e, size);
     if (op == NULL) {
@@ -179,9 +182,11 @@ ngx_http_idem_op_create(ngx_http_idem_engine_t *e, struct idem_op *what,
     ngx_memzero(op, offsetof(ngx_http_idem_op_t, cmd));
     ngx_http_idem_take_slot(e, op);
 
-    op->room = idem__wire_put(&args, op->cmd);
+    end = idem__wire_put_command((char *) op->cmd, &command, &plan, &room);
+
+    op->room = (u_char *) room;
     op->tag = command.tag;
-    op->len = len;
+    op->len = (u_char *) end - op->cmd;
     op->size = size;
     op->handler = handler;
     op->data = data;
@@ -191,7 +196,7 @@ ngx_http_idem_op_create(ngx_http_idem_engine_t *e, struct idem_op *what,
     /* an exiting worker stays until its commands are acknowledged */
 
     e->ops++;
-    e->bytes += len;
+    e->bytes += op->len;
     e->sweep.cancelable = 0;
 
     return op;

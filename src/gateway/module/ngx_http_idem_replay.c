@@ -50,13 +50,10 @@ ngx_http_idem_known_header(ngx_http_request_t *r, ngx_table_elt_t *h)
 }
 
 
-static ngx_int_t
-ngx_http_idem_header_is(struct gateway_header *h, const char *name)
-{
-    return h->name.len == ngx_strlen(name)
-           && ngx_strncasecmp((u_char *) h->name.data, (u_char *) name,
-                              h->name.len) == 0;
-}
+#define ngx_http_idem_header_is(h, text)                                      \
+    ((h)->name.len == sizeof(text) - 1                                        \
+     && ngx_strncasecmp((u_char *) (h)->name.data, (u_char *) text,           \
+                        sizeof(text) - 1) == 0)
 
 
 static void

@@ -75,7 +75,7 @@ ngx_http_idem_tell(ngx_http_idem_engine_t *e, const char *name, ngx_str_t *arg,
         return NGX_ERROR;
     }
 
-    (void) idem__wire_put(&args, e->out + e->out_len);
+    idem__wire_put(&args, e->out + e->out_len);
     e->out_len = len;
 
     return NGX_OK;

@@ -41,21 +41,24 @@ ngx_http_idem_releases(ngx_http_idem_loc_conf_t *conf, ngx_uint_t status)
 static ngx_int_t
 ngx_http_idem_ambiguous(ngx_http_request_t *r)
 {
-    ngx_uint_t        i, n, lengths;
+    ngx_uint_t        i, lengths;
     ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
 
-    static ngx_str_t  names[] = {
-        ngx_string("Content-Length"),
-        ngx_string("Transfer-Encoding")
-    };
-
+    i = 0;
     lengths = 0;
+    part = &r->upstream->headers_in.headers.part;
 
-    for (n = 0; n < 2; n++) {
-        i = 0;
-        part = &r->upstream->headers_in.headers.part;
+    while ((h = ngx_http_idem_next_header(&part, &i, NULL)) != NULL) {
 
-        while (ngx_http_idem_next_header(&part, &i, &names[n])) {
+        if ((h->key.len == 14
+             && ngx_strncasecmp(h->key.data, (u_char *) "Content-Length", 14)
+                == 0)
+            || (h->key.len == 17
+                && ngx_strncasecmp(h->key.data,
+                                   (u_char *) "Transfer-Encoding", 17)
+                   == 0))
+        {
             lengths++;
         }
     }

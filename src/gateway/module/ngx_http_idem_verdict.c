@@ -117,21 +117,23 @@ ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
     ngx_str_t            fence;
     ngx_http_request_t  *r = ctx->request;
 
-    fence.data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+    static ngx_http_idem_header_name_t  names[] = {
+        ngx_http_idem_header_name("Idem-Scope", "idem-scope"),
+        ngx_http_idem_header_name("Idem-Id", "idem-id"),
+        ngx_http_idem_header_name("Idem-Fence", "idem-fence")
+    };
+
+    fence.data = ngx_pnalloc(r->pool, IDEM__WIRE_DIGITS_MAX);
 
     if (fence.data) {
-        fence.len = ngx_sprintf(fence.data, "%uL", ctx->claim->fence)
-                    - fence.data;
+        fence.len = idem__wire_digits(ctx->claim->fence, (char *) fence.data);
     }
 
     if (fence.data == NULL
         || ngx_http_idem_forget_wishes(r) != NGX_OK
-        || ngx_http_idem_tell_service(r, "Idem-Scope", "idem-scope",
-                                      &ctx->scope) != NGX_OK
-        || ngx_http_idem_tell_service(r, "Idem-Id", "idem-id", &ctx->id)
-           != NGX_OK
-        || ngx_http_idem_tell_service(r, "Idem-Fence", "idem-fence", &fence)
-           != NGX_OK)
+        || ngx_http_idem_tell_service(r, &names[0], &ctx->scope) != NGX_OK
+        || ngx_http_idem_tell_service(r, &names[1], &ctx->id) != NGX_OK
+        || ngx_http_idem_tell_service(r, &names[2], &fence) != NGX_OK)
     {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;

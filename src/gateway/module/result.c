@@ -30,7 +30,7 @@ gateway_header_value_ok(struct idem_bytes value)
     const uint8_t *at = value.data;
 
     for (size_t i = 0; i < value.len; i++) {
-        if (at[i] == '\r' || at[i] == '\n' || at[i] == '\0')
+        if (at[i] <= '\r' && (at[i] == '\r' || at[i] == '\n' || at[i] == '\0'))
             return false;
     }
     return true;
