@@ -408,6 +408,7 @@ a_check_without_memory_does_not_miss_damage(void **state)
     struct world *world = *state;
     struct journal_report right;
     struct test_path path;
+    size_t n = 0;
     uint8_t byte;
     int fd;
 
