@@ -102,8 +102,10 @@ op_of(struct sqlcall_stage *s, const char *id)
 static enum idem_status
 tell(enum idem_status status, struct idem_answer *answer, const char **said)
 {
-    if (status != IDEM_OK)
+    if (status != IDEM_OK) {
+        idem_answer_clear(answer); /* a FINISH may leave one */
         return status;
+    }
     *said = answer->verdict == IDEM_V_STARTED &&
                     answer->record->state == IDEM_STATE_FAILED
                 ? "started and failed"
