@@ -312,6 +312,310 @@ kafka_messages_are_handled_once_and_committed(void **state)
     close_cluster(&c);
 }
 
+/* ---- Kafka refuses ------------------------------------------------------ */
+
+/* What a consumer said, and how it handles: bad messages are poison. */
+struct trial {
+    struct cluster cluster;
+    struct idem_engine *engine;
+    char log[4000]; /* the mutex protects it */
+    pthread_mutex_t mutex;
+    int slow_ms;
+};
+
+static void
+keep_log(void *arg, enum idem_log_level level, const char *text)
+{
+    struct trial *t = arg;
+    size_t len;
+
+    (void)level;
+    pthread_mutex_lock(&t->mutex);
+    len = strlen(t->log);
+    snprintf(t->log + len, sizeof(t->log) - len, "%s\n", text);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+static enum idem_handled
+handle_or_refuse(void *arg, const struct idem_message *message,
+                 struct idem_error *err)
+{
+    struct trial *t = arg;
+
+    if (((const char *)message->id.data)[0] == 'm') {
+        usleep((useconds_t)t->slow_ms * 1000);
+        return count_effect(&t->cluster, message, err);
+    }
+    idem__fail(err, IDEM_ERR_INVALID, "never");
+    return IDEM_POISON;
+}
+
+static void
+open_trial(struct trial *t)
+{
+    memset(t, 0, sizeof(*t));
+    pthread_mutex_init(&t->mutex, NULL);
+    open_cluster(&t->cluster);
+    assert_int_equal(idem_open("memory:", NULL, &t->engine, NULL), IDEM_OK);
+}
+
+static void
+close_trial(struct trial *t)
+{
+    idem_close(t->engine);
+    close_cluster(&t->cluster);
+    pthread_mutex_destroy(&t->mutex);
+}
+
+/* Consume until nothing comes. */
+static enum idem_status
+consume_all(struct trial *t, const char *identity_by, int prefetch,
+            struct idem_consume_stats *stats, struct idem_error *err)
+{
+    const struct idem_consume_options options = {
+        .source = t->cluster.source,
+        .consumer = "mail",
+        .identity = identity_by,
+        .concurrency = 1,
+        .prefetch = prefetch,
+        .stop_when_idle_ms = 300,
+        .handle = handle_or_refuse,
+        .arg = t,
+        .backoff_ms = 5,
+        .log = keep_log,
+        .log_arg = t};
+    struct idem_consumer *consumer;
+    enum idem_status status;
+
+    status = idem_consume_open(t->engine, &options, &consumer, err);
+    if (status != IDEM_OK)
+        return status;
+    status = idem_consume_run(consumer, err);
+    idem_consume_stats(consumer, stats);
+    idem_consume_close(consumer);
+    return status;
+}
+
+static void
+assert_handled_once(const struct trial *t, int count)
+{
+    for (int i = 0; i < count; i++)
+        assert_int_equal(t->cluster.effects[i], 1);
+}
+
+enum { PRODUCE = 0, FETCH = 1, LIST_OFFSETS = 2, METADATA = 3 };
+enum { OFFSET_COMMIT = 8, OFFSET_FETCH = 9, JOIN_GROUP = 11 };
+
+/* The next requests of this kind are refused, which librdkafka does not try
+ * again. */
+static void
+refuse(struct trial *t, int16_t kind, size_t times)
+{
+    while (times-- > 0)
+        rd_kafka_mock_push_request_errors(
+            t->cluster.mock, kind, 1,
+            kind == OFFSET_FETCH || kind == OFFSET_COMMIT
+                ? RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED
+                : RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
+}
+
+static void
+a_commit_that_kafka_refuses_repeats_nothing(void **state)
+{
+    struct idem_consume_stats stats;
+    struct idem_error err = {0};
+    struct trial t;
+
+    (void)state;
+    open_trial(&t);
+    publish(&t.cluster, 0, 5, 1);
+    refuse(&t, OFFSET_COMMIT, 1);
+    assert_int_equal(consume_all(&t, NULL, 0, &stats, &err), IDEM_OK);
+    assert_handled_once(&t, 5);
+    assert_true(stats.reconnects >= 1 && stats.duplicates >= 1);
+    assert_non_null(strstr(t.log, "cannot commit"));
+    assert_int_equal(committed(&t.cluster), 5);
+    close_trial(&t);
+}
+
+static void
+publish_bare(struct cluster *c, const char *topic, const char *id)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    char text[200];
+    rd_kafka_t *producer;
+
+    rd_kafka_conf_set(conf, "bootstrap.servers",
+                      rd_kafka_mock_cluster_bootstraps(c->mock), text,
+                      sizeof(text));
+    producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof(text));
+    assert_non_null(producer);
+    if (id)
+        assert_int_equal(
+            rd_kafka_producev(
+                producer, RD_KAFKA_V_TOPIC(topic),
+                RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                RD_KAFKA_V_KEY("k", 1), RD_KAFKA_V_VALUE("x", 1),
+                RD_KAFKA_V_HEADER("id", id, (ssize_t)strlen(id)),
+                RD_KAFKA_V_HEADER("idem-reason", "old", 3), RD_KAFKA_V_END),
+            0);
+    else
+        assert_int_equal(
+            rd_kafka_producev(producer, RD_KAFKA_V_TOPIC(topic),
+                              RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                              RD_KAFKA_V_VALUE("", 0), RD_KAFKA_V_END),
+            0);
+    assert_int_equal(rd_kafka_flush(producer, 30000), 0);
+    rd_kafka_destroy(producer);
+}
+
+static void
+a_letter_that_kafka_refuses_is_written_later(void **state)
+{
+    struct idem_consume_stats stats;
+    struct idem_error err = {0};
+    struct trial t;
+
+    (void)state;
+    open_trial(&t);
+    publish(&t.cluster, 0, 3, 1);
+    publish_bare(&t.cluster, "orders", "poison");
+    refuse(&t, PRODUCE, 1);
+    assert_int_equal(consume_all(&t, NULL, 0, &stats, &err), IDEM_OK);
+    assert_handled_once(&t, 3);
+    assert_non_null(strstr(t.log, "cannot write a letter"));
+    assert_int_equal(stats.dead_letters, 2);
+    /* One letter, which says why in the only reason that it has. */
+    snprintf(strstr(t.cluster.source, "orders"), 40, "orders.dead&group=d");
+    assert_int_equal(consume_all(&t, "header:idem-reason", 0, &stats, &err),
+                     IDEM_OK);
+    assert_int_equal(stats.received, 1);
+    assert_non_null(strstr(t.log, "goes to orders.dead: never"));
+    close_trial(&t);
+}
+
+/* It has no header and no key, so it has no identity but its position. */
+static void
+a_bare_kafka_message_is_known_by_its_position(void **state)
+{
+    struct idem_consume_stats stats;
+    struct idem_error err = {0};
+    struct trial t;
+
+    (void)state;
+    open_trial(&t);
+    publish_bare(&t.cluster, "orders", NULL);
+    assert_int_equal(consume_all(&t, "position", 0, &stats, &err), IDEM_OK);
+    assert_int_equal(stats.received, 1);
+    assert_int_equal(stats.dead_letters, 1); /* its place begins with no m */
+    assert_non_null(strstr(t.log, "never"));
+    close_trial(&t);
+}
+
+static void
+a_fetch_that_kafka_refuses_is_told_and_tried_again(void **state)
+{
+    struct idem_consume_stats stats;
+    struct idem_error err = {0};
+    struct trial t;
+
+    (void)state;
+    open_trial(&t);
+    rd_kafka_mock_topic_set_error(t.cluster.mock, "other",
+                                  RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
+    snprintf(strstr(t.cluster.source, "orders"), 40, "other&group=g");
+    assert_int_equal(consume_all(&t, NULL, 0, &stats, &err), IDEM_OK);
+    assert_non_null(strstr(t.log, "other"));
+    close_trial(&t);
+}
+
+/* The member keeps polling, and takes no more than it may. */
+static void
+a_slow_handler_of_kafka_messages_gets_each_once(void **state)
+{
+    struct idem_consume_stats stats;
+    struct idem_error err = {0};
+    struct trial t;
+
+    (void)state;
+    open_trial(&t);
+    t.slow_ms = 1300;
+    publish(&t.cluster, 0, 2, 1);
+    assert_int_equal(consume_all(&t, NULL, 1, &stats, &err), IDEM_OK);
+    assert_handled_once(&t, 2);
+    assert_int_equal(stats.reconnects, 0);
+    assert_int_equal(committed(&t.cluster), 2);
+    close_trial(&t);
+}
+
+static void
+settings_that_kafka_refuses_are_an_error(void **state)
+{
+    static const char *const wrong[] = {
+        "&ca=/no/such/file", "&cert=/no/such/file", "&tls=1&key=/no/such/file"};
+    struct idem_consume_stats stats;
+    struct idem_error err = {0};
+    struct trial t;
+    size_t len;
+
+    (void)state;
+    open_trial(&t);
+    len = strlen(t.cluster.source);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        snprintf(t.cluster.source + len, sizeof(t.cluster.source) - len, "%s",
+                 wrong[i]);
+        assert_int_equal(consume_all(&t, NULL, 0, &stats, &err),
+                         IDEM_ERR_UNAVAILABLE);
+        assert_non_null(strstr(err.text, "cannot start"));
+    }
+    snprintf(t.cluster.source, sizeof(t.cluster.source),
+             "kafka://ann@127.0.0.1:1?topic=orders&group=g&sasl=NONE");
+    assert_int_equal(consume_all(&t, NULL, 0, &stats, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "cannot start"));
+    close_trial(&t);
+}
+
+/* An error is never a number, and the next question gets its answer. */
+static void
+a_lag_that_kafka_does_not_tell_is_an_error(void **state)
+{
+    static const int16_t kinds[] = {OFFSET_FETCH, LIST_OFFSETS};
+    struct idem_consume_options options = {.handle = handle_nothing,
+                                           .own_record = true};
+    struct idem_consumer *consumer;
+    struct idem_error err = {0};
+    struct trial t;
+    int64_t lag = -1;
+
+    (void)state;
+    open_trial(&t);
+    options.source = t.cluster.source;
+    publish(&t.cluster, 0, 4, 1);
+    assert_int_equal(idem_consume_open(NULL, &options, &consumer, &err),
+                     IDEM_OK);
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        refuse(&t, kinds[i], 1);
+        assert_int_equal(idem_consume_lag(consumer, &lag, &err),
+                         IDEM_ERR_UNAVAILABLE);
+        assert_non_null(strstr(err.text, "cannot look at the topic"));
+        assert_int_equal(lag, -1);
+    }
+    assert_int_equal(idem_consume_lag(consumer, &lag, NULL), IDEM_OK);
+    assert_int_equal(lag, 4);
+    idem_consume_close(consumer);
+
+    rd_kafka_mock_topic_set_error(t.cluster.mock, "other",
+                                  RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
+    snprintf(strstr(t.cluster.source, "orders"), 40, "other&group=g");
+    assert_int_equal(idem_consume_open(NULL, &options, &consumer, &err),
+                     IDEM_OK);
+    assert_int_equal(idem_consume_lag(consumer, &lag, &err),
+                     IDEM_ERR_UNAVAILABLE);
+    idem_consume_close(consumer);
+    close_trial(&t);
+}
+
 int
 main(void)
 {
@@ -322,6 +626,13 @@ main(void)
         cmocka_unit_test(
             only_a_handler_with_its_own_record_does_without_an_engine),
         cmocka_unit_test(kafka_messages_are_handled_once_and_committed),
+        cmocka_unit_test(a_commit_that_kafka_refuses_repeats_nothing),
+        cmocka_unit_test(a_letter_that_kafka_refuses_is_written_later),
+        cmocka_unit_test(a_bare_kafka_message_is_known_by_its_position),
+        cmocka_unit_test(a_fetch_that_kafka_refuses_is_told_and_tried_again),
+        cmocka_unit_test(a_slow_handler_of_kafka_messages_gets_each_once),
+        cmocka_unit_test(settings_that_kafka_refuses_are_an_error),
+        cmocka_unit_test(a_lag_that_kafka_does_not_tell_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
  *      system gives up
  *   3  a call is interrupted (EINTR)
  *   4  a call reads or writes one byte only
+ *   5  an allocation by idem or one of its modules fails
  *
  * Only what the kernel can do happens:
  * - A read or write of a non-blocking eventfd moves 8 bytes or fails with
@@ -22,7 +23,8 @@
  *   For a byte that we held back there would be no edge.
  *
  * While glibc looks up a user, nothing fails: without memory it dereferences
- * NULL or ends the program with an assertion (2.36, nss_database.c).
+ * NULL or ends the program with an assertion (2.36, nss_database.c). Under
+ * scripts/coverage nothing fails after main: gcov writes its counters then.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -45,7 +47,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT };
+enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT, OWN_ALLOC };
 
 struct faults {
     _Atomic int32_t kind;
@@ -55,6 +57,7 @@ struct faults {
 };
 
 static struct faults nobody, *faults = &nobody;
+static char own_name[4096];
 
 __attribute__((constructor)) static void
 open_file(void)
@@ -63,12 +66,44 @@ open_file(void)
     int fd = path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR) : -1;
     void *at;
 
-    if (fd < 0)
+    if (getenv("IDEM_FAULTS_ALONE")) /* not in the programs that this one runs */
+        unsetenv("LD_PRELOAD");
+    if (fd < 0 || readlink("/proc/self/exe", own_name, sizeof(own_name) - 1) < 0)
         return;
     at = mmap(NULL, sizeof(*faults), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     syscall(SYS_close, fd);
     if (at != MAP_FAILED)
         faults = at;
+}
+
+static int (*real_main)(int, char **, char **);
+
+static int
+main_then_no_faults(int argc, char **argv, char **env)
+{
+    int code = real_main(argc, argv, env);
+
+    faults = &nobody;
+    return code;
+}
+
+int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
+                      void (*init)(void), void (*fini)(void),
+                      void (*loader_fini)(void), void *stack_end);
+
+/* The C library's start code calls this, and this calls main. */
+int
+__libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
+                  void (*init)(void), void (*fini)(void),
+                  void (*loader_fini)(void), void *stack_end)
+{
+    __typeof__(&__libc_start_main) real;
+
+    *(void **)&real = dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = main;
+    if (getenv("IDEM_COVERAGE"))
+        main = main_then_no_faults;
+    return real(main, argc, argv, init, fini, loader_fini, stack_end);
 }
 
 static bool
@@ -99,9 +134,20 @@ void *__libc_calloc(size_t count, size_t len);
 void *__libc_realloc(void *old, size_t len);
 
 static bool
-no_memory(const char *name)
+is_own(const void *caller)
 {
-    if (!now(ALLOC, name))
+    Dl_info in;
+
+    return dladdr(caller, &in) && (strstr(in.dli_fname, "/modules/") ||
+                                   strcmp(in.dli_fname, own_name) == 0);
+}
+
+static bool
+no_memory(const char *name, const void *caller)
+{
+    if (!now(ALLOC, name) &&
+        !(atomic_load(&faults->kind) == OWN_ALLOC && is_own(caller) &&
+          now(OWN_ALLOC, name)))
         return false;
     errno = ENOMEM;
     return true;
@@ -110,19 +156,30 @@ no_memory(const char *name)
 void *
 malloc(size_t len)
 {
-    return no_memory("malloc") ? NULL : __libc_malloc(len);
+    return no_memory("malloc", __builtin_return_address(0)) ? NULL : __libc_malloc(len);
 }
 
 void *
 calloc(size_t count, size_t len)
 {
-    return no_memory("calloc") ? NULL : __libc_calloc(count, len);
+    return no_memory("calloc", __builtin_return_address(0)) ? NULL : __libc_calloc(count, len);
 }
 
 void *
 realloc(void *old, size_t len)
 {
-    return no_memory("realloc") ? NULL : __libc_realloc(old, len);
+    return no_memory("realloc", __builtin_return_address(0)) ? NULL : __libc_realloc(old, len);
+}
+
+char *
+strdup(const char *text)
+{
+    size_t len = strlen(text) + 1;
+    char *copy = no_memory("strdup", __builtin_return_address(0))
+                     ? NULL
+                     : __libc_malloc(len);
+
+    return copy ? memcpy(copy, text, len) : NULL;
 }
 
 #define REAL(name)                                                             \
@@ -135,7 +192,7 @@ int
 posix_memalign(void **at, size_t align, size_t len)
 {
     REAL(posix_memalign);
-    return no_memory("posix_memalign") ? ENOMEM : real(at, align, len);
+    return no_memory("posix_memalign", NULL) ? ENOMEM : real(at, align, len);
 }
 
 /* ---- calls ------------------------------------------------------------- */

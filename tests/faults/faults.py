@@ -41,19 +41,20 @@ class Broken(Exception):
 
 
 class Fault:
-    """The file that faults.c shares with us: kind, left, seen, fired."""
+    """The file that faults.c shares with us: kind, left, seen, fired. alone: not with the programs that the program runs."""
 
-    def __init__(self, where):
+    def __init__(self, where, alone=False):
         self.path = os.path.join(where, "faults")
         with open(self.path, "wb") as f:
             f.write(bytes(64))
         self.file = open(self.path, "r+b")
         self.map = mmap.mmap(self.file.fileno(), 64)
-        self.env = {"LD_PRELOAD": os.path.join(ROOT, "build/tests/faults.so"), "IDEM_FAULTS": self.path}
+        self.env = {"LD_PRELOAD": os.path.join(ROOT, "build/tests/faults.so"), "IDEM_FAULTS": self.path,
+                    **({"IDEM_FAULTS_ALONE": "1"} if alone else {})}
 
     def arm(self, kind, left):
         self.map[4:48] = struct.pack("<iq32s", left, 0, b"")
-        self.map[0:4] = struct.pack("<i", KINDS[kind])
+        self.map[0:4] = struct.pack("<i", {**KINDS, "own": 5}[kind])
 
     def disarm(self):
         """The name of the call that failed, or None."""
