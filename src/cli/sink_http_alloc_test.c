@@ -88,8 +88,8 @@ start(struct service *service, const char *response)
     memset(service, 0, sizeof(*service));
     service->response = response;
     service->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(
-        bind(service->listener, (struct sockaddr *)&address, len), 0);
+    assert_int_equal(bind(service->listener, (struct sockaddr *)&address, len),
+                     0);
     assert_int_equal(listen(service->listener, 16), 0);
     assert_int_equal(
         getsockname(service->listener, (struct sockaddr *)&address, &len), 0);
@@ -107,7 +107,8 @@ stop(struct service *service, pthread_t thread)
     close(service->listener);
 }
 
-/* ---- the tests ------------------------------------------------------------ */
+/* ---- the tests ------------------------------------------------------------
+ */
 
 /* One POST in which the n-th allocation fails. */
 static enum idem_handled
@@ -153,8 +154,8 @@ post_with_each_failure(const char *response, enum idem_handled wanted)
             __atomic_load_n(&service.requests, __ATOMIC_SEQ_CST) > before;
 
         if (came && handled != wanted && handled != IDEM_UNCLEAR)
-            fail_msg("allocation %zu: the request came, and it counts as %d",
-                     n, handled);
+            fail_msg("allocation %zu: the request came, and it counts as %d", n,
+                     handled);
         if (!came && handled != IDEM_AWAY && handled != IDEM_NOT_HANDLED &&
             handled != IDEM_UNCLEAR)
             fail_msg("allocation %zu: no request came, and it counts as %d", n,

@@ -66,9 +66,11 @@ open_file(void)
     int fd = path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR) : -1;
     void *at;
 
-    if (getenv("IDEM_FAULTS_ALONE")) /* not in the programs that this one runs */
+    if (getenv(
+            "IDEM_FAULTS_ALONE")) /* not in the programs that this one runs */
         unsetenv("LD_PRELOAD");
-    if (fd < 0 || readlink("/proc/self/exe", own_name, sizeof(own_name) - 1) < 0)
+    if (fd < 0 ||
+        readlink("/proc/self/exe", own_name, sizeof(own_name) - 1) < 0)
         return;
     at = mmap(NULL, sizeof(*faults), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     syscall(SYS_close, fd);
@@ -145,9 +147,8 @@ is_own(const void *caller)
 static bool
 no_memory(const char *name, const void *caller)
 {
-    if (!now(ALLOC, name) &&
-        !(atomic_load(&faults->kind) == OWN_ALLOC && is_own(caller) &&
-          now(OWN_ALLOC, name)))
+    if (!now(ALLOC, name) && !(atomic_load(&faults->kind) == OWN_ALLOC &&
+                               is_own(caller) && now(OWN_ALLOC, name)))
         return false;
     errno = ENOMEM;
     return true;
@@ -156,19 +157,25 @@ no_memory(const char *name, const void *caller)
 void *
 malloc(size_t len)
 {
-    return no_memory("malloc", __builtin_return_address(0)) ? NULL : __libc_malloc(len);
+    return no_memory("malloc", __builtin_return_address(0))
+               ? NULL
+               : __libc_malloc(len);
 }
 
 void *
 calloc(size_t count, size_t len)
 {
-    return no_memory("calloc", __builtin_return_address(0)) ? NULL : __libc_calloc(count, len);
+    return no_memory("calloc", __builtin_return_address(0))
+               ? NULL
+               : __libc_calloc(count, len);
 }
 
 void *
 realloc(void *old, size_t len)
 {
-    return no_memory("realloc", __builtin_return_address(0)) ? NULL : __libc_realloc(old, len);
+    return no_memory("realloc", __builtin_return_address(0))
+               ? NULL
+               : __libc_realloc(old, len);
 }
 
 char *
