@@ -19,8 +19,9 @@ import psycopg
 import pytest
 import redis
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "faults")]
 import chaos
+import consumers
 import servers
 from gateway import Gateway
 from lib import IDEM, ROOT, SOAK, Process, folder, free_port, open_files, patient, runs, wait_until
@@ -982,6 +983,19 @@ def test_two_consumers_handle_each_message_once_between_them(broker, shared):
     assert_once(ours(), ids)
     assert sum(o["handled"] for o in outputs) == ledger.effects.total() and sum(o["reconnects"] for o in outputs) == 0, outputs
     ledger.close()
+
+
+def test_a_call_of_the_consumer_that_fails_repeats_and_loses_nothing(broker):
+    """Some points here; all of them in make soak and scripts/coverage."""
+    all_points = SOAK or os.environ.get("IDEM_COVERAGE")
+    ledger = Ledger() if isinstance(broker, Stream) else None
+    subprocess.run(["make", "-s", "build/tests/faults.so"], cwd=ROOT, check=True)
+    done, flaws = consumers.try_broker(broker, consumers.OWN_KINDS, 0 if all_points else 2, ledger)
+    print("%d points" % done)
+    assert not flaws, "\n".join(flaws)
+    assert done > 4
+    if ledger:
+        ledger.close()
 
 
 def test_a_broker_that_never_answers_is_an_error_when_time_is_up():
