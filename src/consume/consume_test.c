@@ -1,5 +1,6 @@
 /*
  * consume_test.c - identities, URLs, and Kafka on librdkafka's mock cluster.
+ * Waits more than it works.
  */
 #include "consume.h"
 
@@ -46,6 +47,7 @@ an_identity_comes_from_where_it_was_asked_for(void **state)
     assert_string_equal(identity("json:order.no", d, id), "7");
     assert_string_equal(identity("json:order.key", d, id), "k");
     assert_null(identity("json:order.none", d, id));
+    assert_null(identity("json:order", d, id)); /* not a value */
     assert_string_equal(identity("position", d, id), "12-0");
     idem__delivery_copy(d, "p1", 2, &d->message_id);
     assert_string_equal(identity("id", d, id), "p1");
@@ -62,6 +64,7 @@ static void
 an_unknown_identity_is_refused(void **state)
 {
     struct identity identity;
+    char longest[sizeof(identity.name) + 8];
     struct idem_error err;
 
     (void)state;
@@ -70,6 +73,13 @@ an_unknown_identity_is_refused(void **state)
     assert_int_equal(idem__identity_parse("header:", &identity, &err),
                      IDEM_ERR_INVALID);
     assert_int_equal(idem__identity_parse("json:", &identity, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(idem__identity_parse("smell:x", &identity, &err),
+                     IDEM_ERR_INVALID);
+    memset(longest, 'x', sizeof(longest));
+    memcpy(longest, "header:", 7);
+    longest[sizeof(longest) - 1] = 0;
+    assert_int_equal(idem__identity_parse(longest, &identity, &err),
                      IDEM_ERR_INVALID);
 }
 
@@ -124,6 +134,42 @@ only_a_handler_with_its_own_record_does_without_an_engine(void **state)
                      IDEM_ERR_INVALID);
     options.own_record = true;
     assert_int_equal(idem_consume_open(NULL, &options, &c, &err), IDEM_OK);
+    idem_consume_close(c);
+}
+
+/* What a program, unlike the command line, can ask for. */
+static void
+options_out_of_range_are_refused(void **state)
+{
+    const struct idem_consume_options fine = {
+        .source = "redis-stream://h?stream=s&group=g",
+        .handle = handle_nothing,
+        .own_record = true};
+    struct idem_consume_options wrong[9];
+    struct idem_consumer *c = NULL;
+    struct idem_error err;
+
+    (void)state;
+    for (size_t i = 0; i < 9; i++)
+        wrong[i] = fine;
+    wrong[0].concurrency = -1;
+    wrong[1].prefetch = -1;
+    wrong[2].prefetch = 60001;
+    wrong[3].max_attempts = -1;
+    wrong[4].backoff_ms = -1;
+    wrong[5].source = NULL;
+    wrong[6].handle = NULL;
+    wrong[7].dead_letter = "";
+    wrong[8].room[7] = 1;
+    for (size_t i = 0; i < 9; i++) {
+        assert_int_equal(idem_consume_open(NULL, &wrong[i], &c, &err),
+                         i == 8 ? IDEM_ERR_UNSUPPORTED : IDEM_ERR_INVALID);
+        assert_null(c);
+        assert_true(err.text[0] != 0);
+    }
+    wrong[0].concurrency = 1;
+    wrong[0].prefetch = 60000;
+    assert_int_equal(idem_consume_open(NULL, &wrong[0], &c, &err), IDEM_OK);
     idem_consume_close(c);
 }
 
@@ -652,6 +698,7 @@ main(void)
         cmocka_unit_test(a_scope_is_the_whole_of_both_names),
         cmocka_unit_test(
             only_a_handler_with_its_own_record_does_without_an_engine),
+        cmocka_unit_test(options_out_of_range_are_refused),
         cmocka_unit_test(kafka_messages_are_handled_once_and_committed),
         cmocka_unit_test(a_commit_that_kafka_refuses_repeats_nothing),
         cmocka_unit_test(a_letter_that_kafka_refuses_is_written_later),

@@ -14,7 +14,7 @@ import faults  # noqa: E402
 
 POINTS = 0 if SOAK else 8  # of each kind; 0: all
 START_POINTS = 0 if SOAK else 3
-COMMAND_POINTS = {kind: 0 if SOAK else 3 if kind == "alloc" else 1 for kind in faults.KINDS}  # of each command
+COMMAND_POINTS = {kind: 0 if SOAK else 3 if kind == "alloc" else 2 for kind in faults.KINDS}  # of each command
 COVERAGE = bool(os.environ.get("IDEM_COVERAGE"))  # scripts/coverage: nearly all points of commands that ask a server
 DENSE = 110  # the first allocations of a story: RESP, then a request and a reply over HTTP
 
