@@ -206,6 +206,16 @@ $(tests): $(B)/%: $(B)/obj/%.o $(test_support_obj) $(B)/libidem-inner.a
 # Tests in which the n-th allocation fails.
 alloc_link := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup,--wrap=asprintf
 %_alloc_test: test_ldflags = $(alloc_link)
+# And one in which the n-th call of a database's library fails.
+sql_link := $(shell sed -n 's/^\(REPLACES\|TELLS\).[^,]*, \([a-z0-9A-Z_]*\).*/-Wl,--wrap=\2/p; s/^READS.\([a-z_]*\).*/-Wl,--wrap=\1/p' tests/support/failing_sql.h)
+$(B)/tests/c/sqlfault_alloc_test: test_ldflags = $(alloc_link) $(sql_link) \
+    -Wl,--wrap=idem_arena_take,--wrap=idem_arena_record,--wrap=idem_buf_add,--wrap=idem_buf_add_text,--wrap=PQunescapeBytea,--wrap=mysql_stmt_init
+
+# Tests in which the n-th call on files, or allocation, fails.
+calls_link := $(alloc_link) $(foreach f,pread64 pwrite64 read fsync fdatasync ftruncate64 fallocate64 renameat unlinkat faccessat fstat64 lstat64 mkdir \
+    flock fdopendir realpath mmap64 openat64 geteuid \
+    pipe2 pidfd_open getsockopt fopen64 sodium_malloc sodium_init pthread_create,-Wl$(comma)--wrap=$f)
+%_calls_test: test_ldflags = $(calls_link)
 
 test-programs: $(tests)
 

@@ -114,7 +114,7 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 			case <-ctx.Done():
 			}
 		} else if sent {
-			return nil, because(ErrOutcomeUnknown, "no answer in time, and it may have been stored: %v", err)
+			return nil, because(ErrOutcomeUnknown, "no reply in time, and it may have been stored: %v", err)
 		} else if refused != nil {
 			return nil, because(ErrUnavailable, "%v", err)
 		} else {

@@ -258,7 +258,7 @@ enum idem_sql_verdict {
     IDEM_SQL_IS_DUPLICATE, /* the change was made before; see the row */
     IDEM_SQL_IS_CONFLICT,  /* another transaction changed it; read it again */
     IDEM_SQL_IS_REFUSED,   /* not allowed, or not enough; nothing was changed */
-    IDEM_SQL_IS_EMPTY,     /* barrier: nothing to undo; answer success */
+    IDEM_SQL_IS_EMPTY,     /* barrier: nothing to undo; report success */
 };
 
 /* "first", "duplicate", "conflict", "refused", "empty". */
@@ -385,7 +385,7 @@ enum idem_sql_phase { IDEM_SQL_TRY, IDEM_SQL_CONFIRM, IDEM_SQL_CANCEL };
 /*
  * Barrier: ask whether this phase of this branch may do its work in this
  * transaction. FIRST: yes. DUPLICATE: it did its work before. EMPTY: a cancel
- * whose try never came; do nothing and answer success. REFUSED: a try after its
+ * whose try never came; do nothing and report success. REFUSED: a try after its
  * cancel, a confirm without its try, a confirm after a cancel, or a cancel
  * after a confirm.
  */

@@ -45,8 +45,8 @@
     X(MEDIA_TYPE, "unsupported-media-type", 415, NOT_EXECUTED, 0,              \
       "A body must be application/json")                                       \
     X(UNAVAILABLE, "unavailable", 503, NOT_EXECUTED, 1,                        \
-      "The store does not answer")                                             \
-    X(LOST, "lost", 504, UNKNOWN, 0, "The store's answer was lost")            \
+      "The store does not respond")                                            \
+    X(LOST, "lost", 504, UNKNOWN, 0, "The store's reply was lost")             \
     X(OVERLOADED, "overloaded", 503, NOT_EXECUTED, 1,                          \
       "A limit of the server is reached")                                      \
     X(QUOTA, "over-quota", 429, NOT_EXECUTED, 1,                               \
@@ -78,9 +78,9 @@
     X(NOT_REPEATABLE, "not-repeatable", 501, NOT_EXECUTED, 0,                  \
       "Requests of this method are not repeatable here")                       \
     X(SAME_CONTENT, "same-content", 409, NOT_EXECUTED, 0,                      \
-      "The same was asked a moment ago under another key")                     \
+      "The same content was sent a moment ago with another key")               \
     X(OUTCOME_UNKNOWN, "outcome-unknown", 409, UNKNOWN, 0,                     \
-      "Nobody knows whether this request was done")                            \
+      "It is not known whether this request was done")                         \
     X(DUPLICATE, "duplicate", 409, DONE, 0, "This was done before")            \
     X(SETTLED, "settled", 409, FAILED, 0,                                      \
       "This request was settled as failed")                                    \
@@ -91,7 +91,7 @@
     X(TOO_MANY_TOKENS, "too-many-tokens", 429, NOT_EXECUTED, 1,                \
       "Too many tokens")                                                       \
     X(NOT_REPLAYABLE, "not-replayable", 410, DONE, 0,                          \
-      "It was done, but its answer was not kept")                              \
+      "It was done, but its response was not kept")                            \
     X(NOT_EXECUTED, "not-executed", 503, NOT_EXECUTED, 1,                      \
       "This attempt was not executed")                                         \
     X(BODY_TOO_LARGE, "body-too-large", 413, NOT_EXECUTED, 0,                  \
@@ -99,7 +99,7 @@
     X(UNREACHABLE, "service-unreachable", 502, NOT_EXECUTED, 1,                \
       "The service could not be reached")                                      \
     X(CALLER_UNKNOWN, "caller-unknown", 403, NOT_EXECUTED, 0,                  \
-      "This route needs to know who asks")                                     \
+      "This route requires the caller's identity")                             \
     X(SCOPE_REFUSED, "scope-refused", 403, NOT_EXECUTED, 0,                    \
       "The caller's name cannot be used")                                      \
     X(SCOPE_MISSING, "scope-missing", 400, NOT_EXECUTED, 0,                    \

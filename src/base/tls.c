@@ -351,7 +351,7 @@ idem__tls_finish(struct idem__tls_end *end, int64_t deadline_us, char *why,
         int64_t left_us = deadline_us - idem__mono_us();
 
         if (left_us <= 0 || poll(&fd, 1, (int)(left_us / 1000) + 1) == 0) {
-            snprintf(why, why_len, "TLS: no answer in time");
+            snprintf(why, why_len, "TLS: no reply in time");
             return false;
         }
     }

@@ -205,6 +205,83 @@ a_password_may_have_a_slash_and_an_at_sign(void **state)
     }
 }
 
+/* Some settings are taken out before a library gets the URL. */
+static void
+a_setting_is_taken_out_of_the_options(void **state)
+{
+    static const struct {
+        const char *url, *value, *rest; /* value NULL: it is not there */
+    } cases[] = {
+        {"s://h/d?wait=5", "5", "s://h/d"},
+        {"s://h/d?wait=5&x=1", "5", "s://h/d?x=1"},
+        {"s://h/d?x=1&wait=5", "5", "s://h/d?x=1"},
+        {"s://h/d?x=1&wait=5&y=2", "5", "s://h/d?x=1&y=2"},
+        {"s://h/d?waiting=5", NULL, "s://h/d?waiting=5"},
+        {"s://h/d?wait", NULL, "s://h/d?wait"},
+        {"s://h/d?x=wait=5", NULL, "s://h/d?x=wait=5"},
+        {"s://h/d", NULL, "s://h/d"},
+    };
+    char url[100], value[20];
+    int64_t number = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(url, sizeof(url), "%s", cases[i].url);
+        assert_int_equal(idem__url_take(url, "wait", value, sizeof(value)),
+                         cases[i].value != NULL);
+        assert_string_equal(url, cases[i].rest);
+        if (cases[i].value)
+            assert_string_equal(value, cases[i].value);
+    }
+    snprintf(url, sizeof(url), "s://h?wait=5&x=1");
+    assert_true(idem__url_take_number(url, "wait", 1, 9, &number));
+    assert_int_equal(number, 5);
+    assert_true(idem__url_take_number(url, "wait", 1, 9, &number)); /* none */
+    assert_int_equal(number, 5);
+    snprintf(url, sizeof(url), "s://h?wait=10");
+    assert_false(idem__url_take_number(url, "wait", 1, 9, &number));
+}
+
+static void
+no_password_is_shown(void **state)
+{
+    static const char *const cases[][2] = {
+        {"s://u:pw@h/d", "s://u:***@h/d"},
+        {"s://u:p?w@h/d", "s://u:***@h/d"},
+        {"s://u:@h/d", "s://u:@h/d"},
+        {"s://u@h:5/d", "s://u@h:5/d"},
+        {"s://h/d?password=pw&x=1", "s://h/d?password=***&x=1"},
+        {"s://u:pw@h/d?sslpassword=pq", "s://u:***@h/d?sslpassword=***"},
+        {"s://h/d?password=a@b", "s://h/d?password=***"},
+        {"journal:/a:b@c", "journal:/a:b@c"},
+    };
+    char out[100];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        idem__url_redact(cases[i][0], out, sizeof(out));
+        assert_string_equal(out, cases[i][1]);
+    }
+    idem__url_redact("s://user:secret@host", out, 10);
+    assert_null(strstr(out, "sec"));
+}
+
+static void
+an_option_without_a_value_is_refused(void **state)
+{
+    static const char *const wrong[] = {
+        "redis://h?ca", "redis://h?ca=", "redis://h?ca=%zz", "redis://h?ca=%2"};
+    struct idem__url url;
+    struct idem_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_int_equal(idem__url_parse(wrong[i], 1, known, &url, &err),
+                         IDEM_ERR_INVALID);
+        assert_non_null(strstr(err.text, "\"ca\" needs a value"));
+    }
+}
+
 int
 main(void)
 {
@@ -215,6 +292,9 @@ main(void)
         cmocka_unit_test(an_unknown_option_is_told_with_all_that_exist),
         cmocka_unit_test(too_many_hosts_or_options_are_an_error),
         cmocka_unit_test(numbers_have_limits),
+        cmocka_unit_test(a_setting_is_taken_out_of_the_options),
+        cmocka_unit_test(no_password_is_shown),
+        cmocka_unit_test(an_option_without_a_value_is_refused),
         cmocka_unit_test(a_password_may_have_a_slash_and_an_at_sign),
     };
 

@@ -75,11 +75,12 @@ check_read_effect(struct check *check, double *value)
     fine = check_fetch(check->effect_url, &check->headers,
                        check->target.timeout_ms, &body, &check->err) == IDEM_OK;
     if (fine && !read_number(check, (const char *)body.data, value)) {
-        idem__fail(&check->err, IDEM_ERR_INVALID,
-                   "%s: the answer is not a number; give an --effect-url that "
-                   "returns the number of effects, and --effect-field if it is "
-                   "a field of JSON",
-                   check->effect_url);
+        idem__fail(
+            &check->err, IDEM_ERR_INVALID,
+            "%s: the response is not a number; give an --effect-url that "
+            "returns the number of effects, and --effect-field if it is "
+            "a field of JSON",
+            check->effect_url);
         fine = false;
     }
     idem_buf_clear(&body);

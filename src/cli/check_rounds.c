@@ -172,15 +172,15 @@ judge_one_key(const struct check *check, struct check_round *round)
                   : "it had more than one effect");
     if (t->distinct > 1 && !check->effect_url)
         judge(round, CHECK_BAD,
-              "repeats got different answers, as if each was "
+              "repeats got different responses, as if each was "
               "executed");
     else if (t->distinct > 1 && once)
         judge(round, CHECK_WEAK,
-              "one effect, but repeats got different answers");
+              "one effect, but repeats got different responses");
     if (t->errors > 0)
         judge(round, CHECK_WEAK, "repeats got server errors");
     if (t->silent > 0)
-        judge(round, CHECK_WEAK, "some requests got no answer");
+        judge(round, CHECK_WEAK, "some requests got no response");
 }
 
 /* The request must succeed; it shows what one effect is. */
@@ -262,7 +262,8 @@ different_keys(struct check *check)
     if (t->succeeded == 0)
         judge(round, CHECK_OPEN, "no request succeeded");
     else if (t->replayed > 0)
-        judge(round, CHECK_BAD, "a new key got the answer of another request");
+        judge(round, CHECK_BAD,
+              "a new key got the response to another request");
     else if (check->effect_url && fabs(round->change) < least - 1e-6 * least)
         judge(round, CHECK_BAD,
               "requests with keys of their own had no effect");
@@ -329,9 +330,10 @@ another_body(struct check *check)
               "the other body does not succeed under a key of its own either: "
               "give --other-body with one that does");
     else if (won[0] && won[1] && round->result != CHECK_BAD)
-        judge(round, CHECK_WEAK,
-              "the other body was not refused (422): its sender got the answer "
-              "to a request that it did not send");
+        judge(
+            round, CHECK_WEAK,
+            "the other body was not refused (422): its sender got the response "
+            "to a request that it did not send");
     check->other_succeeds = false; /* applies to this round only */
     return true;
 }

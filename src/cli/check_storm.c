@@ -346,7 +346,7 @@ check_fetch(const char *url, const struct cli_list *headers, int64_t timeout_ms,
                           curl_easy_strerror(code));
     if (status < 200 || status > 299)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "%s answered with status %ld; give an --effect-url "
+                          "%s returned status %ld; give an --effect-url "
                           "that returns the number of effects",
                           url, status);
     return idem_buf_add(body, "", 1)

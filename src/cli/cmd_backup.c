@@ -122,11 +122,11 @@ cli_backup(int argc, char **argv)
 {
     static const struct cli_syntax syntax = {
         .usage = "backup JOURNAL TO [--check]",
-        .about = "Copies a journal (journal:DIR or DIR) into the folder TO "
-                 "while its server runs. The copy has everything that was "
-                 "acknowledged before it began. Every entry is checked while "
-                 "it is copied. If TO has an earlier backup, only new data is "
-                 "copied. An interrupted backup cannot be used until you run "
+        .about = "Copy a journal (journal:DIR or DIR) into the folder TO while "
+                 "its server runs. The copy has everything that was "
+                 "acknowledged before it began. The command checks every entry "
+                 "while it copies. If TO has an earlier backup, it copies only "
+                 "new data. An interrupted backup cannot be used until you run "
                  "the command again, so use two folders in turn.",
         .options = options,
         .min_args = 2,
@@ -141,9 +141,9 @@ cli_restore(int argc, char **argv)
 {
     static const struct cli_syntax syntax = {
         .usage = "restore BACKUP JOURNAL [--check]",
-        .about = "Makes a journal (journal:DIR or DIR) from a backup; its "
-                 "folder must be empty or missing. The new journal knows "
-                 "nothing of requests that came after the backup: if a client "
+        .about = "Make a journal (journal:DIR or DIR) from a backup; its "
+                 "folder must be empty or missing. The new journal does not "
+                 "know the requests that came after the backup: if a client "
                  "repeats one of them, it runs again, even in strict mode. "
                  "Settle such keys before you let clients in.",
         .options = options,

@@ -79,7 +79,7 @@ cli_begin(int argc, char **argv)
         CLI_TTL_OPTION(&b.ttl),
         {"wait", 'w', CLI_MS, &b.wait, "TIME",
          "if another caller works on it, wait this long for "
-         "the result; default: answer busy at once"},
+         "the result; default: return busy at once"},
         {"strict", 0, CLI_FLAG, &b.strict, NULL,
          "at most one execution, also if it fails; the default"},
         CLI_LOOSE_OPTION(&b.loose),

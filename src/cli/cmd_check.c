@@ -61,16 +61,17 @@ decide(const struct check *check)
         snprintf(v.why, sizeof(v.why),
                  "the effects were counted at --effect-url: one for each key");
     } else if (answers_tell(check)) {
-        snprintf(v.why, sizeof(v.why),
-                 "judged by the answers only: duplicates of a key got the same "
-                 "answer, or were refused or marked as replays; give "
-                 "--effect-url to count the effects, too");
+        snprintf(
+            v.why, sizeof(v.why),
+            "judged by the responses only: duplicates of a key got the same "
+            "response, or were refused or marked as replays; give "
+            "--effect-url to count the effects, too");
     } else {
         v = (struct verdict){CANNOT_TELL, "cannot tell", ""};
         snprintf(
             v.why, sizeof(v.why),
-            "the service gives the same answer to different keys, so equal "
-            "answers prove nothing; give --effect-url to count the effects");
+            "the service gives the same response to different keys, so equal "
+            "responses prove nothing; give --effect-url to count the effects");
     }
     return v;
 }
@@ -92,13 +93,13 @@ describe(const struct check *check, const struct check_round *round,
         first = false;
     }
     if (t->silent + t->cut > 0)
-        idem_buf_printf(out, "%s%zu without an answer", first ? "" : ", ",
+        idem_buf_printf(out, "%s%zu without a response", first ? "" : ", ",
                         t->silent + t->cut);
     if (t->succeeded > 1 && t->distinct == 1)
-        idem_buf_printf(out, "; equal answers");
+        idem_buf_printf(out, "; equal responses");
     if (t->distinct > 1)
-        idem_buf_printf(out, "; %zu different answers: %s and %s", t->distinct,
-                        t->samples[0], t->samples[1]);
+        idem_buf_printf(out, "; %zu different responses: %s and %s",
+                        t->distinct, t->samples[0], t->samples[1]);
     if (t->replayed > 0)
         idem_buf_printf(out, "; %zu marked as replays", t->replayed);
     if (check->effect_url && !check_same(check->one, 0) &&
@@ -314,7 +315,7 @@ cli_check(int argc, char **argv)
             "that nobody else uses meanwhile.\n"
             "\n"
             "Exit code: 0 idempotent, 1 not idempotent, 3 cannot tell, 20 no "
-            "answer.",
+            "response.",
         .options = options,
         .min_args = 1,
         .max_args = 1,

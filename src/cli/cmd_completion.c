@@ -192,7 +192,7 @@ zsh_option(const struct cli_option *o, const char *name, const char *dashes)
 static void
 zsh_options(const struct cli_syntax *syntax)
 {
-    printf("    %s)\n        _arguments '--json[answer as JSON]' "
+    printf("    %s)\n        _arguments '--json[print JSON]' "
            "'--help[help]'",
            command);
     EACH_OPTION(o, syntax)
@@ -273,7 +273,7 @@ print_fish(void)
 
     printf("# fish completion for idem %s, made by: idem completion fish\n"
            "complete -c idem -f -n __fish_use_subcommand\n"
-           "complete -c idem -l json -d 'answer as JSON'\n"
+           "complete -c idem -l json -d 'print JSON'\n"
            "complete -c idem -l help -s h -d help\n",
            IDEM_VERSION);
     for (size_t i = 0; (c = cli_command_at(i)); i++) {

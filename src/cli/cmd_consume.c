@@ -99,8 +99,8 @@ print_metrics(FILE *out, struct idem_bytes scope,
         {"put_back", s->put_back},
     };
 
-    fputs("# HELP idem_consume_messages_total Messages, by what became of "
-          "them.\n# TYPE idem_consume_messages_total counter\n",
+    fputs("# HELP idem_consume_messages_total Messages, by their "
+          "outcome.\n# TYPE idem_consume_messages_total counter\n",
           out);
     for (size_t i = 0; i < sizeof(whats) / sizeof(whats[0]); i++)
         print_figure(out, "idem_consume_messages_total", scope, whats[i].name,
@@ -118,7 +118,7 @@ print_metrics(FILE *out, struct idem_bytes scope,
     if (lag < 0)
         return;
     fputs("# HELP idem_consume_lag_messages Messages that wait at the broker, "
-          "as of the last look.\n# TYPE idem_consume_lag_messages gauge\n",
+          "by the last query.\n# TYPE idem_consume_lag_messages gauge\n",
           out);
     print_figure(out, "idem_consume_lag_messages", scope, NULL, (uint64_t)lag);
 }

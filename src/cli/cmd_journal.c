@@ -21,10 +21,10 @@ static const struct cli_option options[] = {
 
 static const struct cli_syntax syntax = {
     .usage = "journal check DIR\njournal dump DIR [--all] [--results]",
-    .about = "Reads the files of a journal (DIR or journal:DIR), whether a "
-             "process is using it or not, and changes nothing. check reads "
-             "every byte and reports "
-             "every damaged place; its exit code is 1 if there is one. dump "
+    .about = "Read the files of a journal (DIR or journal:DIR), whether a "
+             "process is using it or not. This changes nothing. check reads "
+             "every byte and reports every damaged place; its exit code is 1 "
+             "if there is one. dump "
              "prints the current records, one per line.",
     .options = options,
     .min_args = 2,
@@ -66,8 +66,8 @@ print_report(const struct journal_report *r)
            r->saved, r->saved_wrong);
     printf("time:     %s\n", cli_time(r->time_us / 1000, time));
     if (r->torn)
-        printf("the last batch was not written completely; no client got an "
-               "answer for it\n");
+        printf("the last batch was not written completely; no client got a "
+               "reply for it\n");
     printf("%s\n", r->damaged ? "damage was found" : "no damage");
 }
 

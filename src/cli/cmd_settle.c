@@ -73,7 +73,7 @@ compose(const struct settle *s, struct idem_buf *result)
             !idem_buf_add(result, body.data, body.len))
             code =
                 cli_error(IDEM_ERR_INVALID,
-                          "the answer is longer than the limit for a result");
+                          "the response is longer than the limit for a result");
         free(head);
     }
     idem_buf_clear(&body);
@@ -87,7 +87,7 @@ check_usage(const struct settle *s, char **words, size_t count)
 
     if (count == 1)
         return cli_usage_error("one request needs SCOPE and ID: idem find "
-                               "%.100s searches this id in all scopes",
+                               "%.100s searches all scopes for this id",
                                words[0]);
     if (count == 0 && s->fence)
         return cli_usage_error("--fence is for one request: give SCOPE ID");

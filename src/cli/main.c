@@ -46,7 +46,7 @@ static const struct cli_command commands[] = {
     {"Servers:", NULL, NULL},
     {"serve", "start a server: RESP (the Redis protocol) and HTTP", cli_serve},
     {"top", "show what a server is doing, live", cli_top},
-    {"bench", "measure how fast a server answers (idem or Redis)", cli_bench},
+    {"bench", "measure how fast a server replies (idem or Redis)", cli_bench},
     {"gateway", "make an HTTP service idempotent without changing it",
      cli_gateway},
     {"check", "test whether an HTTP interface is idempotent", cli_check},

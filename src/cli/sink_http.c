@@ -288,7 +288,7 @@ by_status(long status, const struct exchange *exchange, struct idem_error *err)
 
     if (status >= 200 && status < 300)
         return IDEM_HANDLED;
-    idem__fail(err, IDEM_ERR_INVALID, "the service answered with status %ld",
+    idem__fail(err, IDEM_ERR_INVALID, "the service returned status %ld",
                status);
     if (by_problem(exchange, &handled))
         return handled;
@@ -305,7 +305,7 @@ static enum idem_handled
 by_trouble(CURLcode code, bool sent, struct idem_error *err)
 {
     idem__fail(err, IDEM_ERR_UNAVAILABLE,
-               sent ? "the service did not answer: %s"
+               sent ? "the service did not respond: %s"
                     : "the service could not be reached: %s",
                code == CURLE_ABORTED_BY_CALLBACK ? "the connection was closed"
                                                  : curl_easy_strerror(code));

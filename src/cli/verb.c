@@ -139,9 +139,9 @@ patience_for_lease(const struct cli_verb *verb, struct idem_engine *engine,
                 (long long)(ms + 999) / 1000);
     else if (ms > 0)
         fprintf(stderr,
-                "idem: the lease is over by the clock, but this process has to "
-                "watch it for as long as it lasts: give --wait %llds, or ask a "
-                "server\n",
+                "idem: the lease is over by the clock, but this process must "
+                "watch the record for one lease first: give --wait %llds, or "
+                "ask a server\n",
                 (long long)(ms + 999) / 1000);
     return waits ? ms : 0;
 }
@@ -296,7 +296,7 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     int code;
 
     if (verb->print && !cli_is_field(verb->print))
-        return cli_usage_error("--print \"%s\" is not a field of an answer",
+        return cli_usage_error("--print \"%s\" is not a field of the output",
                                verb->print);
     if (op->type == 0) {
         code = read_type(verb->type, &op->type);

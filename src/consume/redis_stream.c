@@ -73,7 +73,7 @@ static bool
 broke(struct redis_source *self, ssize_t n)
 {
     self->flaw = n == 0 ? "the server closed the connection"
-                 : errno == EAGAIN || errno == EWOULDBLOCK ? "no answer in time"
+                 : errno == EAGAIN || errno == EWOULDBLOCK ? "no reply in time"
                  : self->end                               ? idem__tls_flaw()
                                                            : strerror(errno);
     return false;

@@ -453,7 +453,7 @@ idem__groups_commit(struct idem_engine *engine)
     if (!idem__epoch_check(engine, false)) {
         idem__fail(&err, IDEM_ERR_UNAVAILABLE, "%s",
                    engine->epoch.err.text[0] ? engine->epoch.err.text
-                                             : "the store does not answer");
+                                             : "the store does not respond");
         break_circuit(engine, &err);
         fail_batch(engine, IDEM_ERR_UNAVAILABLE, &err);
         return;

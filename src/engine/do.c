@@ -67,7 +67,7 @@ done(void *arg, enum idem_status status, const struct idem_answer *answer,
         if (!idem__answer_keep(waiter->answer, answer->record))
             waiter->status = idem__fail(
                 waiter->err, IDEM_ERR_LOST,
-                "out of memory for the answer; it may have been stored");
+                "out of memory for the reply; it may have been stored");
     }
     if (waiter->keeper && waiter->status == IDEM_OK &&
         answer->verdict == IDEM_V_STARTED)

@@ -234,23 +234,27 @@ note_waiters(void *arg, enum idem_status status,
 static void
 live_with_sealed_bytes(struct idem_engine *engine)
 {
+    static char large[65536]; /* sealed in memory of its own */
     struct idem_op op = op_begin("sealed");
     struct reply start, waits, again;
     size_t waiters = 0;
 
-    op.subject = idem_text("a customer");
+    memset(large, 's', sizeof(large));
+    memcpy(large, "secret", 6);
+    op.subject = (struct idem_bytes){large, IDEM__SEALED_SUBJECT_MAX};
     start = try(engine, &op);
     if (start.status != IDEM_OK)
         start = ask(engine, &op); /* without a nonce it may be its own */
     if (start.status != IDEM_OK || start.verdict != IDEM_V_STARTED)
         return;
-    op = op_finish("sealed", start.fence, "secret");
+    op = op_finish("sealed", start.fence, "");
+    op.result = (struct idem_bytes){large, sizeof(large)};
     if (try(engine, &op).status != IDEM_OK)
         assert_verdict(ask(engine, &op), IDEM_V_OK);
     op = op_begin("sealed");
     again = try(engine, &op);
     if (again.status == IDEM_OK)
-        assert_string_equal(again.result, "secret");
+        assert_memory_equal(again.result, "secret", 6);
     op = op_lock("l", "me", 0);
     (void)try(engine, &op);
     op = op_lock("l", "you", 60000);

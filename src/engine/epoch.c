@@ -142,7 +142,7 @@ mark_is_older(struct idem_engine *engine, const struct idem_record *found)
     went_back(engine, found->fence, found->rev, how);
 }
 
-/* Look for the newest record. False: the store does not answer. */
+/* Look for the newest record. False: the store does not respond. */
 static bool
 look_for_newest(struct idem_engine *engine, bool *gone)
 {

@@ -108,7 +108,7 @@ enum idem_status idem__epoch_open(struct idem_engine *engine,
                                   struct idem_error *err);
 void idem__epoch_close(struct idem__epoch *epoch);
 /* Check before a batch that the store did not go back in time; `now`: also if
- * it was checked a moment ago. False: the store does not answer. */
+ * it was checked a moment ago. False: the store does not respond. */
 bool idem__epoch_check(struct idem_engine *engine, bool now);
 /* This engine has stored this record (NULL: none) under the key. */
 void idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,

@@ -356,6 +356,102 @@ an_outcome_that_cannot_be_recorded_is_said_to_be_lost(void **state)
     assert_int_equal(work.runs, 1);
 }
 
+/* "is not" only if no try was lost. */
+static void
+the_reason_says_whether_the_outcome_may_be_recorded(void **state)
+{
+    static const struct {
+        enum fault fault;
+        const char *text;
+    } cases[] = {
+        {FAULT_LOCKED, "but is not recorded"},
+        {FAULT_FULL, "but is not recorded"},
+        {FAULT_LOST_NOT, "but may not be recorded"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct work work = {.outcome = IDEM_STATE_SUCCEEDED,
+                            .result = "done",
+                            .fault = cases[i].fault,
+                            .fault_count = 1000000};
+        struct stage stage;
+        struct reply reply;
+
+        open_stage(&stage, FAULTY_LOCAL);
+        assert_int_equal(run(&stage, &work, IDEM_STRICT, 1000, &reply),
+                         IDEM_ERR_LOST);
+        if (!strstr(reply.text, cases[i].text))
+            fail_msg("%s", reply.text);
+        assert_int_equal(work.runs, 1);
+        faulty_plan(stage.store, FAULT_NONE, 0, 0);
+        idem_close(stage.engine);
+    }
+}
+
+static void
+a_begin_that_stays_lost_runs_nothing(void **state)
+{
+    struct stage *stage = *state;
+    struct work work = {.outcome = IDEM_STATE_SUCCEEDED, .result = "done"};
+    struct reply reply;
+
+    faulty_plan(stage->store, FAULT_LOST_NOT, 0, 1000000);
+    assert_int_equal(run(stage, &work, IDEM_STRICT, 0, &reply), IDEM_ERR_LOST);
+    assert_non_null(strstr(reply.text, "nothing was run"));
+    assert_int_equal(work.runs, 0);
+    faulty_plan(stage->store, FAULT_NONE, 0, 0);
+    run(stage, &work, IDEM_STRICT, 0, &reply);
+    assert_verdict(reply, IDEM_V_STARTED);
+    assert_int_equal(work.runs, 1);
+}
+
+/* The lease of the claim is no longer renewed. */
+static void
+work_that_cannot_tell_its_outcome_leaves_its_claim(void **state)
+{
+    struct stage *stage = *state;
+    struct work work = {.outcome = IDEM_STATE_EXECUTING, .result = ""};
+    struct reply reply;
+
+    run(stage, &work, IDEM_STRICT, 500, &reply);
+    assert_verdict(reply, IDEM_V_STARTED);
+    assert_int_equal(reply.state, IDEM_STATE_EXECUTING);
+    sleep_ms(700);
+    run(stage, &work, IDEM_STRICT, 500, &reply);
+    assert_verdict(reply, IDEM_V_DOUBT);
+    assert_int_equal(work.runs, 1);
+}
+
+/* A caller that sends a nonce recognises its own claim with it. */
+static void
+a_run_keeps_the_nonce_of_its_caller(void **state)
+{
+    static const uint8_t nonce[IDEM_NONCE_LEN] = {1, 2, 3};
+    struct stage *stage = *state;
+    struct work work = {
+        .outcome = IDEM_STATE_EXECUTING, .result = "", .stage = stage};
+    struct idem_op op = op_begin("job");
+    struct idem_answer answer = {0};
+    uint64_t fence;
+
+    op.nonce = nonce;
+    op.lease_ms = 60000;
+    assert_int_equal(
+        idem_run(stage->engine, &op, do_work, &work, &answer, NULL), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_STARTED);
+    fence = answer.record->fence;
+    idem_answer_clear(&answer);
+    assert_int_equal(idem_do(stage->engine, &op, &answer, NULL), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_STARTED); /* its own */
+    assert_int_equal(answer.record->fence, fence);
+    idem_answer_clear(&answer);
+    op.nonce = NULL;
+    assert_int_equal(idem_do(stage->engine, &op, &answer, NULL), IDEM_OK);
+    assert_int_equal(answer.verdict, IDEM_V_BUSY);
+    idem_answer_clear(&answer);
+}
+
 static void
 a_run_that_was_taken_over_is_told(void **state)
 {
@@ -588,6 +684,10 @@ main(void)
         stage_test(a_store_that_is_away_at_the_start_runs_nothing),
         cmocka_unit_test(a_finish_is_sent_until_it_is_taken),
         stage_test(an_outcome_that_cannot_be_recorded_is_said_to_be_lost),
+        cmocka_unit_test(the_reason_says_whether_the_outcome_may_be_recorded),
+        stage_test(a_begin_that_stays_lost_runs_nothing),
+        stage_test(work_that_cannot_tell_its_outcome_leaves_its_claim),
+        stage_test(a_run_keeps_the_nonce_of_its_caller),
         stage_test(a_run_that_was_taken_over_is_told),
         stage_test(an_end_that_is_not_waited_for_is_told),
         cmocka_unit_test(an_end_that_failed_can_be_told_again),

@@ -45,7 +45,7 @@ judge(const struct flight *flight, enum idem_status status,
     if (flight->resent && op->verb != IDEM_GET &&
         (status == IDEM_OK ? !tells_both(op, answer) : true))
         return idem__fail(err, IDEM_ERR_LOST,
-                          "the connection broke before the answer came, and "
+                          "the connection broke before the reply came, and "
                           "the second one does not tell: ask with get");
     if (status == IDEM_ERR_CLOSED && !flight->cancelled)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,

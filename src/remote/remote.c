@@ -223,7 +223,7 @@ fire(struct idem_engine *engine)
             idem__keeper_due(IDEM__OF(timer, struct idem__keeper, timer));
         } else if (flight->resent || flight->sent_us) {
             /* Its bytes may still be in `out` and be sent later. */
-            idem__flight_lose(engine, flight, "no answer in time");
+            idem__flight_lose(engine, flight, "no reply in time");
         } else {
             idem__fail(&err, IDEM_ERR_UNAVAILABLE,
                        "%s: could not be sent in time", remote->address.shown);
@@ -250,7 +250,7 @@ look_for_silence(struct idem_engine *engine)
         bool waits = job && job->wait_end_us > now;
 
         if (f->sent_us && !waits && now - f->sent_us >= patience) {
-            hang_up(engine, "it does not answer");
+            hang_up(engine, "it does not reply");
             return;
         }
     }
@@ -405,7 +405,7 @@ finish_server(struct idem_engine *engine)
 
         idem__fail(&err, IDEM_ERR_CLOSED, "the engine is shutting down");
         if (idem__flight_was_sent(remote, flight))
-            idem__flight_lose(engine, flight, "closed before the answer came");
+            idem__flight_lose(engine, flight, "closed before the reply came");
         else
             idem__flight_fail(engine, flight, IDEM_ERR_CLOSED, &err);
     }

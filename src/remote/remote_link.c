@@ -395,7 +395,7 @@ dial_unix(struct dial *d, struct idem_error *err)
 static enum idem_status
 encrypt(struct dial *d, struct idem_error *err)
 {
-    char why[200] = "TLS: no answer in time";
+    char why[200] = "TLS: no reply in time";
     int wants = -1;
 
     d->link.tls =

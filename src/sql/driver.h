@@ -93,6 +93,9 @@ struct sql_driver {
     /* The SQL that compares a column with a value: true if they are equal or
      * both null, independent of the collation. */
     const char *(*equals)(enum idem_sql_type type);
+    /* Does the fault say that these values cannot be compared? NULL: all
+     * can. */
+    bool (*is_incomparable)(const struct idem_sql_fault *fault);
 
     const struct sql_at_once *at_once; /* may be NULL; see db->in_one_go */
 };
@@ -189,7 +192,8 @@ bool idem__sql_fault(struct idem_sql *db, enum idem_sql_cause cause, int code,
 /* Turn the fault into a status and a message in err. */
 enum idem_status idem__sql_fail(struct idem_sql *db, struct idem_error *err);
 
-/* Make room for rows * columns values in the arena. */
+/* Make room for rows * columns values in the arena. Without columns it cannot
+ * fail. */
 bool idem__sql_room(struct idem_sql *db, size_t rows, size_t columns);
 /* Copy bytes into the arena and append a NUL. */
 const void *idem__sql_copy(struct idem_sql *db, const void *data, size_t len);

@@ -280,38 +280,49 @@ has_add(const struct idem_sql_pair *pairs, size_t count)
     return false;
 }
 
+/* The statement of has_values_there. */
+static bool
+add_comparison(struct idem_sql *db, const struct idem_sql_place *place,
+               const char *version_column, const struct idem_sql_pair *pairs,
+               size_t count)
+{
+    bool good = begin_text(db, "select 1 from", place->table) &&
+                add_where(db, place) &&
+                idem__sql_add(db, " and %i = ?", version_column);
+
+    for (size_t i = 0; i < count && good; i++)
+        good = idem__sql_add(db, " and %i %s", pairs[i].column,
+                             db->driver->equals(pairs[i].value.type));
+    return good;
+}
+
 /*
  * Compare in the database, which knows that 10.50 is 10.5 and that a char(8) is
  * padded (but "A" is not "a"). With a type that it cannot compare (json in
  * PostgreSQL) the statement fails, which must not fail the caller's
- * transaction.
+ * transaction. False: an error.
  */
 static bool
 has_values_there(struct idem_sql *db, const struct idem_sql_place *place,
                  const char *version_column, int64_t version,
-                 const struct idem_sql_pair *pairs, size_t count)
+                 const struct idem_sql_pair *pairs, size_t count, bool *same)
 {
     struct idem_sql_value bound[SQL_VALUES_MAX];
     size_t n = put_keys(bound, place);
-    bool same = false;
+    bool good;
 
     bound[n++] = idem_sql_int(version);
     n += put_pairs(bound + n, pairs, count);
-    if (!idem__sql_run(db, "savepoint idem_same", NULL, 0))
+    if (!idem__sql_run(db, "savepoint idem_same", NULL, 0) ||
+        !add_comparison(db, place, version_column, pairs, count))
         return false;
-    if (begin_text(db, "select 1 from", place->table) && add_where(db, place) &&
-        idem__sql_add(db, " and %i = ?", version_column)) {
-        bool good = true;
-
-        for (size_t i = 0; i < count && good; i++)
-            good = idem__sql_add(db, " and %i %s", pairs[i].column,
-                                 db->driver->equals(pairs[i].value.type));
-        same = good && idem__sql_run(db, idem__sql_whole(db), bound, n) &&
-               db->rows.rows > 0;
-    }
-    idem__sql_run(db, "rollback to savepoint idem_same", NULL, 0);
-    idem__sql_run(db, "release savepoint idem_same", NULL, 0);
-    return same;
+    good = idem__sql_run(db, idem__sql_whole(db), bound, n);
+    *same = good && db->rows.rows > 0;
+    if (!good && !(db->driver->is_incomparable &&
+                   db->driver->is_incomparable(&db->fault)))
+        return false;
+    return idem__sql_run(db, "rollback to savepoint idem_same", NULL, 0) &&
+           idem__sql_run(db, "release savepoint idem_same", NULL, 0);
 }
 
 enum idem_status
@@ -351,11 +362,12 @@ idem_sql_update_versioned(struct idem_sql *db,
     *verdict = IDEM_SQL_IS_REFUSED;
     if (row->count == 0)
         return IDEM_OK;
-    same = !has_add(values, count) &&
-           ((idem_sql_column(row, version_column).number == version + 1 &&
-             has_values(row, values, count)) ||
-            has_values_there(db, place, version_column, version + 1, values,
-                             count));
+    same = idem_sql_column(row, version_column).number == version + 1 &&
+           has_values(row, values, count);
+    if (!same && !has_add(values, count) &&
+        !has_values_there(db, place, version_column, version + 1, values, count,
+                          &same))
+        return idem__sql_fail(db, err);
     *verdict = same ? IDEM_SQL_IS_DUPLICATE : IDEM_SQL_IS_CONFLICT;
     return IDEM_OK;
 }
@@ -420,12 +432,8 @@ try_lock(struct idem_sql *db, const struct idem_sql_place *place,
          struct idem_sql_row *row, bool *held)
 {
     *held = false;
-    if (!db->driver->row_locks) {
-        if (!touch(db, place))
-            return db->fault.cause == IDEM_SQL_LOCK_TIMEOUT;
-        *held = read_row(db, place, "", row) && row->count > 0;
-        return true;
-    }
+    if (!db->driver->row_locks && !touch(db, place))
+        return db->fault.cause == IDEM_SQL_LOCK_TIMEOUT;
     if (!read_row(db, place, idem__sql_if_free(db), row))
         return false;
     *held = row->count > 0;

@@ -242,7 +242,10 @@ idem__sql_add(struct idem_sql *db, const char *format, ...)
 const char *
 idem__sql_whole(struct idem_sql *db)
 {
-    return idem_buf_add(&db->text, "", 1) ? (const char *)db->text.data : NULL;
+    if (idem_buf_add(&db->text, "", 1))
+        return (const char *)db->text.data;
+    idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "the statement is too long");
+    return NULL;
 }
 
 const char *
@@ -323,6 +326,8 @@ idem__sql_room(struct idem_sql *db, size_t rows, size_t columns)
 {
     db->rows.rows = rows;
     db->rows.columns = columns;
+    if (columns == 0)
+        return true; /* a commit must not fail after it was done */
     db->rows.names =
         idem_arena_take(&db->arena, (columns + 1) * sizeof(*db->rows.names));
     db->rows.values = idem_arena_take(&db->arena, (rows * columns + 1) *

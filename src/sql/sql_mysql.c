@@ -385,6 +385,7 @@ static bool
 run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
 {
     struct idem_sql_value values[SQL_VALUES_MAX];
+    const char *sql;
     size_t n = 0;
     bool good;
 
@@ -397,10 +398,10 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
         for (size_t v = 0; v < calls[i].count && good; v++)
             values[n++] = calls[i].values[v];
     }
-    good = good && idem__sql_add(db, " end");
-    if (!good)
+    sql = good && idem__sql_add(db, " end") ? idem__sql_whole(db) : NULL;
+    if (!sql)
         idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "a statement is too long");
-    good = good && run(db, idem__sql_whole(db), values, n);
+    good = sql && run(db, sql, values, n);
     if (!good && db->fault.code == ER_UNSUPPORTED_PS)
         db->in_one_go = false; /* MariaDB before 10.6 */
     if (!good && db->fault.cause != IDEM_SQL_CONNECTION_LOST) {
@@ -529,6 +530,15 @@ equals(enum idem_sql_type type)
                : "<=> ?";
 }
 
+/* The server refused it, and not because memory or time ran out. */
+static bool
+is_incomparable(const struct idem_sql_fault *f)
+{
+    return f->cause == IDEM_SQL_OTHER && f->code != 0 &&
+           f->code != ER_OUT_OF_RESOURCES && strcmp(f->state, "HY001") != 0 &&
+           strncmp(f->state, "70", 2) != 0;
+}
+
 /* begin, and the INSERT, whose row lock blocks other transactions. */
 static void
 record_at_once(struct idem_sql *db, const uint8_t *key,
@@ -600,5 +610,6 @@ const struct sql_driver idem__sql_mysql = {
     .select = select_record,
     .insert_once = insert_once,
     .equals = equals,
+    .is_incomparable = is_incomparable,
     .at_once = &at_once,
 };

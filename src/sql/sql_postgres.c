@@ -211,6 +211,8 @@ read_rows(struct idem_sql *db, const PGresult *result)
         const char *name = PQfname(result, i);
 
         db->rows.names[i] = idem__sql_copy(db, name, strlen(name));
+        if (!db->rows.names[i])
+            return false;
     }
     for (int row = 0; row < rows; row++) {
         for (int i = 0; i < columns; i++) {
@@ -224,12 +226,18 @@ read_rows(struct idem_sql *db, const PGresult *result)
 }
 
 static bool
-take_result(struct idem_sql *db, PGresult *result)
+is_good(struct idem_sql *db, const PGresult *result)
 {
     ExecStatusType is = PQresultStatus(result);
-    bool good = is == PGRES_COMMAND_OK || is == PGRES_TUPLES_OK;
 
-    good = good ? read_rows(db, result) : fault(db, result);
+    return is == PGRES_COMMAND_OK || is == PGRES_TUPLES_OK || fault(db, result);
+}
+
+static bool
+take_result(struct idem_sql *db, PGresult *result)
+{
+    bool good = is_good(db, result) && read_rows(db, result);
+
     PQclear(result);
     return good;
 }
@@ -311,12 +319,14 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
         ExecStatusType is = PQresultStatus(result);
 
         synced = result && is == PGRES_PIPELINE_SYNC;
-        if (!result || synced || is == PGRES_PIPELINE_ABORTED)
-            PQclear(result);
-        else if (!take_result(db, result))
-            good = false;
-        else
-            affected += db->rows.affected;
+        /* Only counted, so that no memory can be missing after a commit. */
+        if (result && !synced && is != PGRES_PIPELINE_ABORTED) {
+            if (is_good(db, result))
+                affected += strtoll(PQcmdTuples(result), NULL, 10);
+            else
+                good = false;
+        }
+        PQclear(result);
     }
     if (!synced)
         return idem__sql_fault(db, IDEM_SQL_CONNECTION_LOST, 0, "",
@@ -325,7 +335,7 @@ run_many(struct idem_sql *db, const struct sql_call *calls, size_t count)
      * as before. */
     for (int i = 0; i < 8 && !PQexitPipelineMode(db->conn); i++)
         PQclear(PQgetResult(db->conn));
-    db->rows.affected = affected;
+    db->rows = (struct sql_rows){.affected = affected};
     return good || undo(db);
 }
 
@@ -439,6 +449,14 @@ equals(enum idem_sql_type type)
     return "is not distinct from ?";
 }
 
+/* No such operator, or a text that is no value of the column's type. */
+static bool
+is_incomparable(const struct idem_sql_fault *f)
+{
+    return f->cause == IDEM_SQL_OTHER &&
+           (strncmp(f->state, "42", 2) == 0 || strncmp(f->state, "22", 2) == 0);
+}
+
 static void
 begin_at_once(struct idem_sql *db, struct sql_batch *batch)
 {
@@ -540,5 +558,6 @@ const struct sql_driver idem__sql_postgres = {
     .select = select_record,
     .insert_once = insert_once,
     .equals = equals,
+    .is_incomparable = is_incomparable,
     .at_once = &at_once,
 };

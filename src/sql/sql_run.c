@@ -32,13 +32,15 @@ struct run {
     bool claimed;
 };
 
+/* Twice if necessary: a rollback that had no memory for its statement must not
+ * leave the transaction open. */
 static void
 roll_back(struct idem_sql *db)
 {
     struct idem_sql_fault kept = db->fault;
 
     db->held = false;
-    if (db->driver->inside(db) != SQL_OUTSIDE)
+    for (int i = 0; i < 2 && db->driver->inside(db) != SQL_OUTSIDE; i++)
         idem__sql_run(db, "rollback", NULL, 0);
     db->fault = kept; /* report the first error */
 }
@@ -190,25 +192,33 @@ end_at_once(struct idem_sql *db, struct run *run, const struct idem_op *op,
     struct sql_batch batch = {.count = 0};
     struct idem_op checked = *op;
     struct idem_record next;
+    struct idem_answer done;
     enum idem_status status = idem__op_check(&checked, err);
 
+    if (status == IDEM_OK) {
+        idem__step(&run->claim, &checked, &run->now, &next);
+        next.rev = run->claim.rev; /* no other transaction saw the claim */
+        /* Before the commit, because afterwards no memory may be missing. */
+        status = idem__sql_answer(&done, IDEM_V_STARTED, &next, &run->now, err);
+    }
     if (status != IDEM_OK) {
         roll_back(db);
         return status;
     }
-    idem__step(&run->claim, &checked, &run->now, &next);
-    next.rev = run->claim.rev; /* no other transaction has seen the claim */
     /* This fails if the work has ended the transaction, because the savepoint
      * is gone then. */
     add_text(&batch, "release savepoint idem_run");
     db->driver->at_once->finish(db, run->key, &run->claim, &next, &batch);
     add_text(&batch, "commit");
-    if (!run_batch(db, &batch))
+    if (!run_batch(db, &batch)) {
+        idem_answer_clear(&done);
         return db->driver->at_once->was_undone(&db->fault)
                    ? undone(db, err)
                    : commit_failed(db, err);
+    }
     idem_answer_clear(answer);
-    return idem__sql_answer(answer, IDEM_V_STARTED, &next, &run->now, err);
+    *answer = done;
+    return IDEM_OK;
 }
 
 static struct idem_op
@@ -317,8 +327,10 @@ end_unclaimed(struct idem_sql *db, struct idem_error *err)
         return IDEM_OK;
     }
     db->held = false;
-    return idem__sql_run(db, "commit", NULL, 0) ? IDEM_OK
-                                                : idem__sql_fail(db, err);
+    if (idem__sql_run(db, "commit", NULL, 0))
+        return IDEM_OK;
+    roll_back(db);
+    return idem__sql_fail(db, err);
 }
 
 enum idem_status
@@ -466,13 +478,16 @@ idem_sql_run_statements(struct idem_sql *db, const struct idem_op *op,
             return status;
         idem__step(&run.claim, &finish, &run.now, &record);
         record.rev = idem__new_rev();
-        if (do_at_once(db, &run, &work, &record))
-            return idem__sql_answer(answer, IDEM_V_STARTED, &record, &run.now,
-                                    err);
+        status =
+            idem__sql_answer(answer, IDEM_V_STARTED, &record, &run.now, err);
+        if (status != IDEM_OK || do_at_once(db, &run, &work, &record))
+            return status;
+        idem_answer_clear(answer);
         if (db->fault.cause == IDEM_SQL_CONNECTION_LOST)
             return commit_failed(db, err);
     }
     /* It did not work; single statements find out why. */
+    roll_back(db);
     status = idem_sql_run(db, op, do_statements, &work, answer, err);
     if (work.failed) {
         idem__sql_fail(db, err);

@@ -111,6 +111,8 @@ read_rows(struct idem_sql *db, sqlite3_stmt *s)
         const char *name = sqlite3_column_name(s, i);
 
         db->rows.names[i] = idem__sql_copy(db, name, strlen(name));
+        if (!db->rows.names[i])
+            return false;
     }
     db->rows.rows = 0;
     for (; rc == SQLITE_ROW && db->rows.rows < ROWS_MAX; rc = sqlite3_step(s)) {

@@ -12,6 +12,7 @@
  * IDEM_TEST_RUNS=150 runs for each of the two, spread over all of them.
  */
 #include "../support/failing_alloc.h"
+#include "../support/failing_library.h"
 #include "../support/rounds.h"
 
 #include <setjmp.h>
@@ -22,10 +23,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-#include <jansson.h>
-#ifdef IDEM_WITH_SQLITE
-#include <sqlite3.h>
-#endif
 
 #define TURNS 3
 #define LEAST 4 /* allocations of a run, of our own */
@@ -49,6 +46,12 @@ alloc_fails(size_t calloc_len)
 {
     (void)calloc_len;
     return fails(OURS);
+}
+
+static bool
+library_alloc_fails(void)
+{
+    return fails(LIBRARY);
 }
 
 static struct idem_store *
@@ -133,98 +136,6 @@ run_on(const char *url)
     store_url = url;
     print_message("%s\n", url);
     return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
-/* ---- what libraries use instead of malloc -------------------------------- */
-
-static void *
-take(size_t len)
-{
-    return fails(LIBRARY) ? NULL : __real_malloc(len);
-}
-
-#ifdef IDEM_WITH_SQLITE
-/* SQLite asks for the size of a block, and counts with multiples of eight. */
-struct block {
-    int len;
-    _Alignas(16) char data[];
-};
-
-static void *
-sqlite_take(int len)
-{
-    struct block *block = take(sizeof(*block) + (size_t)len);
-
-    if (!block)
-        return NULL;
-    block->len = len;
-    return block->data;
-}
-
-static struct block *
-block_of(void *data)
-{
-    return (struct block *)((char *)data - offsetof(struct block, data));
-}
-
-static void
-sqlite_drop(void *data)
-{
-    if (data)
-        free(block_of(data));
-}
-
-static void *
-sqlite_resize(void *data, int len)
-{
-    struct block *block =
-        fails(LIBRARY)
-            ? NULL
-            : __real_realloc(block_of(data), sizeof(*block) + (size_t)len);
-
-    if (!block)
-        return NULL;
-    block->len = len;
-    return block->data;
-}
-
-static int
-sqlite_size(void *data)
-{
-    return data ? block_of(data)->len : 0;
-}
-
-static int
-sqlite_round(int len)
-{
-    return (len + 7) & ~7;
-}
-
-static int
-sqlite_start(void *arg)
-{
-    (void)arg;
-    return SQLITE_OK;
-}
-
-static void
-sqlite_stop(void *arg)
-{
-    (void)arg;
-}
-#endif
-
-static void
-fail_in_libraries(void)
-{
-    json_set_alloc_funcs(take, free);
-#ifdef IDEM_WITH_SQLITE
-    static const sqlite3_mem_methods methods = {
-        sqlite_take,  sqlite_drop,  sqlite_resize, sqlite_size,
-        sqlite_round, sqlite_start, sqlite_stop,   NULL};
-
-    assert_int_equal(sqlite3_config(SQLITE_CONFIG_MALLOC, &methods), SQLITE_OK);
-#endif
 }
 
 int

@@ -11,7 +11,7 @@
  *      system gives up
  *   3  a call is interrupted (EINTR)
  *   4  a call reads or writes one byte only
- *   5  an allocation by idem or one of its modules fails
+ *   5  an allocation by the program or one of idem's modules fails
  *
  * Only what the kernel can do happens:
  * - A read or write of a non-blocking eventfd moves 8 bytes or fails with
@@ -22,16 +22,22 @@
  *   epoll's next edge (EPOLLET) after such a call, as epoll(7) describes it.
  *   For a byte that we held back there would be no edge.
  *
+ * `own` limits this to calls that the program itself makes, without those of
+ * its libraries. They are few enough to let each of them fail.
+ *
  * While glibc looks up a user, nothing fails: without memory it dereferences
  * NULL or ends the program with an assertion (2.36, nss_database.c). Under
  * scripts/coverage nothing fails after main: gcov writes its counters then.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <poll.h>
 #include <pthread.h>
 #include <pwd.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -42,7 +48,9 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -54,6 +62,7 @@ struct faults {
     _Atomic int32_t left; /* 1: the next one */
     _Atomic int64_t seen; /* calls of that kind so far */
     char fired[32];
+    _Atomic int32_t own;
 };
 
 static struct faults nobody, *faults = &nobody;
@@ -66,8 +75,7 @@ open_file(void)
     int fd = path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR) : -1;
     void *at;
 
-    if (getenv(
-            "IDEM_FAULTS_ALONE")) /* not in the programs that this one runs */
+    if (getenv("IDEM_FAULTS_ALONE")) /* not in what this program runs */
         unsetenv("LD_PRELOAD");
     if (fd < 0 ||
         readlink("/proc/self/exe", own_name, sizeof(own_name) - 1) < 0)
@@ -76,6 +84,41 @@ open_file(void)
     syscall(SYS_close, fd);
     if (at != MAP_FAILED)
         faults = at;
+}
+
+static uintptr_t program_from, program_to;
+
+/* The first object is the program. */
+static int
+find_program(struct dl_phdr_info *info, size_t len, void *arg)
+{
+    (void)len;
+    (void)arg;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+
+        if (part->p_type == PT_LOAD && part->p_flags & PF_X) {
+            program_from = info->dlpi_addr + part->p_vaddr;
+            program_to = program_from + part->p_memsz;
+        }
+    }
+    return 1;
+}
+
+__attribute__((constructor)) static void
+note_program(void)
+{
+    dl_iterate_phdr(find_program, NULL);
+}
+
+#define CALLER ((uintptr_t)__builtin_return_address(0))
+
+/* Is this call one of a library, while only the program's calls fail? */
+static bool
+is_spared(uintptr_t caller)
+{
+    return atomic_load(&faults->own) &&
+           (caller < program_from || caller >= program_to);
 }
 
 static int (*real_main)(int, char **, char **);
@@ -136,19 +179,21 @@ void *__libc_calloc(size_t count, size_t len);
 void *__libc_realloc(void *old, size_t len);
 
 static bool
-is_own(const void *caller)
+is_own(uintptr_t caller)
 {
     Dl_info in;
 
-    return dladdr(caller, &in) && (strstr(in.dli_fname, "/modules/") ||
-                                   strcmp(in.dli_fname, own_name) == 0);
+    return dladdr((const void *)caller, &in) &&
+           (strstr(in.dli_fname, "/modules/") ||
+            strcmp(in.dli_fname, own_name) == 0);
 }
 
 static bool
-no_memory(const char *name, const void *caller)
+no_memory(const char *name, uintptr_t caller)
 {
-    if (!now(ALLOC, name) && !(atomic_load(&faults->kind) == OWN_ALLOC &&
-                               is_own(caller) && now(OWN_ALLOC, name)))
+    if ((is_spared(caller) || !now(ALLOC, name)) &&
+        !(atomic_load(&faults->kind) == OWN_ALLOC && is_own(caller) &&
+          now(OWN_ALLOC, name)))
         return false;
     errno = ENOMEM;
     return true;
@@ -157,34 +202,39 @@ no_memory(const char *name, const void *caller)
 void *
 malloc(size_t len)
 {
-    return no_memory("malloc", __builtin_return_address(0))
-               ? NULL
-               : __libc_malloc(len);
+    return no_memory("malloc", CALLER) ? NULL : __libc_malloc(len);
 }
 
 void *
 calloc(size_t count, size_t len)
 {
-    return no_memory("calloc", __builtin_return_address(0))
-               ? NULL
-               : __libc_calloc(count, len);
+    return no_memory("calloc", CALLER) ? NULL : __libc_calloc(count, len);
 }
 
 void *
 realloc(void *old, size_t len)
 {
-    return no_memory("realloc", __builtin_return_address(0))
-               ? NULL
-               : __libc_realloc(old, len);
+    return no_memory("realloc", CALLER) ? NULL : __libc_realloc(old, len);
+}
+
+char *
+strndup(const char *text, size_t most)
+{
+    size_t len = strnlen(text, most);
+    char *copy = no_memory("strndup", CALLER) ? NULL : __libc_malloc(len + 1);
+
+    if (copy) {
+        memcpy(copy, text, len);
+        copy[len] = '\0';
+    }
+    return copy;
 }
 
 char *
 strdup(const char *text)
 {
     size_t len = strlen(text) + 1;
-    char *copy = no_memory("strdup", __builtin_return_address(0))
-                     ? NULL
-                     : __libc_malloc(len);
+    char *copy = no_memory("strdup", CALLER) ? NULL : __libc_malloc(len);
 
     return copy ? memcpy(copy, text, len) : NULL;
 }
@@ -199,7 +249,7 @@ int
 posix_memalign(void **at, size_t align, size_t len)
 {
     REAL(posix_memalign);
-    return no_memory("posix_memalign", NULL) ? ENOMEM : real(at, align, len);
+    return no_memory("posix_memalign", CALLER) ? ENOMEM : real(at, align, len);
 }
 
 /* ---- calls ------------------------------------------------------------- */
@@ -254,7 +304,7 @@ wants_edges(const void *caller)
     ssize_t name params                                                        \
     {                                                                          \
         REAL(name);                                                            \
-        if (!is_armed() || is_eventfd(fd))                                     \
+        if (!is_armed() || is_spared(CALLER) || is_eventfd(fd))                \
             return real args;                                                  \
         if (fails(#name, error) || is_interrupted(#name))                      \
             return -1;                                                         \
@@ -282,6 +332,8 @@ ssize_t
 sendmsg(int fd, const struct msghdr *message, int flags)
 {
     REAL(sendmsg);
+    if (is_spared(CALLER))
+        return real(fd, message, flags);
     if (fails("sendmsg", ECONNRESET) || is_interrupted("sendmsg"))
         return -1;
     if (message->msg_iovlen > 0 && !wants_edges(__builtin_return_address(0)) &&
@@ -302,7 +354,8 @@ sendmsg(int fd, const struct msghdr *message, int flags)
     type name params                                                           \
     {                                                                          \
         REAL(name);                                                            \
-        if (fails(#name, error) || (again && is_interrupted(#name)))           \
+        if (!is_spared(CALLER) &&                                              \
+            (fails(#name, error) || (again && is_interrupted(#name))))         \
             return (type)-1;                                                   \
         return real args;                                                      \
     }
@@ -355,7 +408,8 @@ DOES(int, renameat, EIO, false,
         mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(more, mode_t) : 0;     \
         va_end(more);                                                          \
         REAL(name);                                                            \
-        if (fails(#name, EMFILE) || is_interrupted(#name))                     \
+        if (!is_spared(CALLER) &&                                              \
+            (fails(#name, EMFILE) || is_interrupted(#name)))                   \
             return -1;                                                         \
         return real args;                                                      \
     }
@@ -367,12 +421,43 @@ OPENS(openat, (int at, const char *path, int flags, ...),
 OPENS(openat64, (int at, const char *path, int flags, ...),
       (at, path, flags, mode))
 
+/* Calls that fail only with `own`. */
+#define OWN(type, failed, name, error, params, args)                           \
+    type name params                                                           \
+    {                                                                          \
+        REAL(name);                                                            \
+        if (atomic_load(&faults->own) && !is_spared(CALLER) &&                 \
+            fails(#name, error))                                               \
+            return failed;                                                     \
+        return real args;                                                      \
+    }
+
+OWN(FILE *, NULL, fopen, EMFILE, (const char *path, const char *mode),
+    (path, mode))
+OWN(DIR *, NULL, opendir, EMFILE, (const char *path), (path))
+OWN(int, -1, fstat, EIO, (int fd, struct stat *into), (fd, into))
+OWN(int, -1, unlink, EACCES, (const char *path), (path))
+OWN(int, -1, rename, ENOSPC, (const char *from, const char *to), (from, to))
+OWN(int, -1, chown, EPERM, (const char *path, uid_t user, gid_t group),
+    (path, user, group))
+OWN(int, -1, chmod, EPERM, (const char *path, mode_t mode), (path, mode))
+OWN(off_t, -1, lseek, EIO, (int fd, off_t to, int whence), (fd, to, whence))
+OWN(int, -1, bind, EADDRINUSE,
+    (int fd, const struct sockaddr *address, socklen_t len), (fd, address, len))
+OWN(int, -1, listen, EADDRINUSE, (int fd, int backlog), (fd, backlog))
+OWN(int, -1, getsockname, ENOBUFS,
+    (int fd, struct sockaddr *address, socklen_t *len), (fd, address, len))
+OWN(int, -1, signalfd, EMFILE, (int fd, const sigset_t *set, int flags),
+    (fd, set, flags))
+OWN(int, -1, epoll_create1, EMFILE, (int flags), (flags))
+OWN(int, -1, pipe2, EMFILE, (int ends[2], int flags), (ends, flags))
+
 /* Only adding needs memory. */
 int
 epoll_ctl(int fd, int op, int other, struct epoll_event *event)
 {
     REAL(epoll_ctl);
-    if (op == EPOLL_CTL_ADD && fails("epoll_ctl", ENOMEM))
+    if (op == EPOLL_CTL_ADD && !is_spared(CALLER) && fails("epoll_ctl", ENOMEM))
         return -1;
     return real(fd, op, other, event);
 }
@@ -382,8 +467,9 @@ pthread_create(pthread_t *thread, const pthread_attr_t *attr,
                void *(*start)(void *), void *arg)
 {
     REAL(pthread_create);
-    return now(HARD, "pthread_create") ? EAGAIN
-                                       : real(thread, attr, start, arg);
+    return !is_spared(CALLER) && now(HARD, "pthread_create")
+               ? EAGAIN
+               : real(thread, attr, start, arg);
 }
 
 struct passwd *

@@ -19,6 +19,7 @@ import http.client
 import json
 import mmap
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -27,7 +28,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests/support"))
 
-from lib import Error, Server, folder, free_port, wait_until, IDEM, Process  # noqa: E402
+from lib import Error, Resp, Server, folder, free_port, wait_until, IDEM, Process  # noqa: E402
 
 KINDS = {"alloc": 1, "error": 2, "interrupted": 3, "short": 4}
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "FULL", "CLOSED", "MEMORY", "TIMEOUT"}
@@ -41,7 +42,7 @@ class Broken(Exception):
 
 
 class Fault:
-    """The file that faults.c shares with us: kind, left, seen, fired. alone: not with the programs that the program runs."""
+    """The file that faults.c shares with us: kind, left, seen, fired, own. alone: not with the programs that the program runs."""
 
     def __init__(self, where, alone=False):
         self.path = os.path.join(where, "faults")
@@ -52,13 +53,17 @@ class Fault:
         self.env = {"LD_PRELOAD": os.path.join(ROOT, "build/tests/faults.so"), "IDEM_FAULTS": self.path,
                     **({"IDEM_FAULTS_ALONE": "1"} if alone else {})}
 
-    def arm(self, kind, left):
-        self.map[4:48] = struct.pack("<iq32s", left, 0, b"")
+    def arm(self, kind, left, own=False):
+        """own: only calls that the program itself makes, not those of its libraries."""
+        self.map[4:52] = struct.pack("<iq32si", left, 0, b"", own)
         self.map[0:4] = struct.pack("<i", {**KINDS, "own": 5}[kind])
 
     def disarm(self):
         """The name of the call that failed, or None."""
         self.map[0:4] = struct.pack("<i", 0)
+        return self.fired()
+
+    def fired(self):
         return self.map[16:48].split(b"\0")[0].decode() or None
 
     def seen(self):
@@ -70,6 +75,13 @@ class Client:
 
     def __init__(self, server):
         self.server, self.resp_line, self.http_line, self.errors = server, None, None, 0
+        self.headers = {}
+
+    def connect(self):
+        return self.server.client(timeout=SILENCE)
+
+    def connect_http(self):
+        return http.client.HTTPConnection("127.0.0.1", self.server.http, timeout=SILENCE)
 
     def close(self):
         for line in (self.resp_line, self.http_line):
@@ -77,13 +89,14 @@ class Client:
                 line.close()
         self.resp_line = self.http_line = None
 
-    def resp(self, *args):
+    def resp(self, *args, fine=()):
+        """The reply; an error if its word is in fine."""
         end, unknown = time.monotonic() + PATIENCE, False
         while time.monotonic() < end:
             try:
-                self.resp_line = self.resp_line or self.server.client(timeout=SILENCE)
+                self.resp_line = self.resp_line or self.connect()
                 said = self.resp_line(*args)
-                if not isinstance(said, Error):
+                if not isinstance(said, Error) or said.word in fine:
                     return said
                 unknown = unknown or said.word not in NOT_STORED
                 if args[0] == "BEGIN" and not unknown:
@@ -99,7 +112,7 @@ class Client:
 
     def must_not_hold(self, scope, key, nonce, said):
         """A BEGIN with this nonce got an error that says that nothing was stored."""
-        with self.server.client(timeout=SILENCE) as line:
+        with self.connect() as line:
             found = line("BEGIN", scope, key, "NONCE", "%016x" % 0xffff, "LEASE", 1)
             while isinstance(found, Error):
                 found = line("BEGIN", scope, key, "NONCE", "%016x" % 0xffff, "LEASE", 1)
@@ -108,17 +121,19 @@ class Client:
             elif nonce and line("BEGIN", scope, key, "NONCE", nonce)[0] == "started":
                 raise Broken("BEGIN %s %s: stored, and the reply was: %s" % (scope, key, said))
 
-    def http(self, method, path, **fields):
+    def http(self, method, path, fine=(), headers=None, **fields):
+        """The body of the answer; of an error if its status is in fine."""
         end, unknown = time.monotonic() + PATIENCE, False
         while time.monotonic() < end:
             try:
-                self.http_line = self.http_line or http.client.HTTPConnection("127.0.0.1", self.server.http, timeout=SILENCE)
+                self.http_line = self.http_line or self.connect_http()
                 body = json.dumps(fields) if fields else None
-                self.http_line.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+                self.http_line.request(method, path, body, {**({"Content-Type": "application/json"} if body else {}), **self.headers, **(headers or {})})
                 answer = self.http_line.getresponse()
                 data = answer.read()
-                if answer.status < 400 or answer.status in (404, 409, 422):
-                    return read_json(data) if data[:1] in b"{[" else data.decode()
+                self.cookie = answer.headers["Set-Cookie"]
+                if answer.status < 400 or answer.status in (404, 409, 422, *fine):
+                    return read_json(data) if data[:1] in b"{[" else data.decode(errors="replace")
                 if answer.status not in (500, 503, 504, 507, 429):
                     raise Broken("%s %s: %d %r" % (method, path, answer.status, data))
                 unknown = unknown or read_json(data).get("class") != "not executed"
@@ -198,8 +213,10 @@ def must_have(client, acknowledged):
 
 
 class Programme:
-    def __init__(self, where, verbose=False):
-        self.where, self.fault, self.verbose = where, Fault(where), verbose
+    """own: only calls of idem's own code fail."""
+
+    def __init__(self, where, verbose=False, own=False):
+        self.where, self.fault, self.verbose, self.own = where, Fault(where), verbose, own
         self.server = self.client = None
         self.number, self.points, self.printed = 0, 0, 0
         self.acknowledged, self.flaws = {}, []
@@ -208,6 +225,9 @@ class Programme:
     def up(self):
         self.server = Server(self.where, http=True, env=self.fault.env)
         self.client = Client(self.server)
+
+    def story(self):
+        return story(self.client, self.number)
 
     def down(self):
         """Stop it as an operator does; it must end in order."""
@@ -220,9 +240,9 @@ class Programme:
         """A story in which one call fails. The call's name, or None if it has fewer calls."""
         self.number += 1
         name = "%s %d" % (kind, left)
-        self.fault.arm(kind, left)
+        self.fault.arm(kind, left, self.own)
         try:
-            self.acknowledged.update(story(self.client, self.number))
+            self.acknowledged.update(self.story())
         except Broken as broken:
             self.flaws.append("%s (%s): %s" % (name, self.fault.disarm(), broken))
         except TimeoutError as what:
@@ -235,7 +255,7 @@ class Programme:
             for flaw in self.flaws[self.printed:]:
                 print("FLAW", flaw, flush=True)
             self.printed = len(self.flaws)
-            print(name, fired, "errors %d" % self.client.errors, flush=True)
+            print(name, fired, "errors %d" % self.client.errors, getattr((getattr(self, "parts", None) or [None])[0], "__name__", ""), flush=True)
         if fired:
             self.points += 1
             self.calls[fired] = self.calls.get(fired, 0) + 1
@@ -244,8 +264,8 @@ class Programme:
     def count(self, kind):
         """How many calls of this kind a story has."""
         self.number += 1
-        self.fault.arm(kind, 1 << 30)
-        story(self.client, self.number)
+        self.fault.arm(kind, 1 << 30, self.own)
+        self.story()
         self.fault.disarm()
         return self.fault.seen()
 
@@ -268,30 +288,44 @@ class Programme:
         self.down()
 
 
-def start_once(where, fault, kind, left):
+def answers(socket):
+    try:
+        with Resp(socket, 10) as line:
+            said = line("PING")
+        return said == "PONG" or said.word == "NOAUTH"
+    except (OSError, EOFError):
+        return False
+
+
+def start_once(where, fault, kind, left, flags=(), own=False):
     """Start a server while one call fails. The call's name, and what is wrong or None."""
     argv = [IDEM, "serve", "--store", "journal:" + os.path.join(where, "journal"), "--socket", os.path.join(where, "s"),
-            "--http", "127.0.0.1:%d" % free_port()]
-    fault.arm(kind, left)
+            "--http", "127.0.0.1:%d" % free_port(), *flags]
+    fault.arm(kind, left, own)
     process = Process(argv, env=fault.env)
     ended = lambda: process.process.poll() is not None  # noqa: E731
-    settled = wait_until(lambda: ended() or "event=ready" in process.output(), 120)
+    # The failing write may be the line of the log.
+    silent = lambda: fault.fired() == "write" and answers(os.path.join(where, "s"))  # noqa: E731
+    settled = wait_until(lambda: ended() or re.search(r'event(=|":")ready', process.output()) or silent(), 120)
     fired, alone = fault.disarm(), ended()
+    deaf = settled and not alone and not answers(os.path.join(where, "s"))
     code, said = process.stop(), process.output()
     if not settled:
         return fired, "neither ready nor ended: " + said[-800:]
+    if deaf:
+        return fired, "ready, but it does not answer: " + said[-800:]
     if alone and (code <= 0 or not said.strip()) or not alone and code != 0:
         return fired, "exit %s: %s" % (code, said[-800:])
     return fired, None
 
 
-def start_failing(where, kind, points):
+def start_failing(where, kind, points, flags=(), own=False):
     """The server starts while one call fails: it gets ready, or ends with an error that says why. Returns the number of points and what was wrong."""
     fault, flaws, done = Fault(where), [], 0
-    start_once(where, fault, kind, 1 << 30)
+    start_once(where, fault, kind, 1 << 30, flags, own)
     most = fault.seen()
     for left in range(1, most + 1, max(1, most // points) if points else 1):
-        fired, flaw = start_once(where, fault, kind, left)
+        fired, flaw = start_once(where, fault, kind, left, flags, own)
         done += bool(fired)
         if flaw:
             flaws.append("start, %s %d (%s): %s" % (kind, left, fired, flaw))

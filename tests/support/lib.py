@@ -16,6 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 IDEM = os.environ.get("IDEM_BIN") or os.path.join(ROOT, "build/idem")
 SOAK = bool(os.environ.get("IDEM_SOAK"))
 SANITIZED = bool(os.environ.get("IDEM_SANITIZED"))
+THOROUGH = SOAK or bool(os.environ.get("IDEM_COVERAGE"))  # more of the points at which something fails
 
 
 PORTS = range(10000, 20000)  # below those that the kernel gives to whoever connects, or asks for any
@@ -339,7 +340,7 @@ def run_c_test(program, store, seconds=300, **env):
 
 def check_store_in_trouble(store, kinds="234", **env):
     """Allocations of the store's client fail, then calls of the kernel: kinds as in tests/faults/faults.c. All of them with IDEM_SOAK=1."""
-    env = {"IDEM_TEST_RUNS": 1000000 if SOAK else 14, "IDEM_TEST_STORE": store, **env}
+    env = {"IDEM_TEST_RUNS": 1000000 if SOAK else 100 if THOROUGH else 14, "IDEM_TEST_STORE": store, **env}
     run_c_test("store_alloc_test", store, **env)
     subprocess.run(["make", "-s", "-j2", "build/tests/faults.so"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     with folder() as where:

@@ -95,9 +95,11 @@ sqldb_open(struct sqldb *s)
         must(PQstatus(s->postgres) == CONNECTION_OK, "postgres",
              PQerrorMessage(s->postgres));
         PQsetNoticeReceiver(s->postgres, quiet, NULL);
+        s->session = PQbackendPID(s->postgres);
         status = idem_sql_postgres(s->postgres, &s->db, &err);
     } else if (strncmp(from, "mysql", 5) == 0) {
         s->mysql = connect_mysql(from);
+        s->session = (long long)mysql_thread_id(s->mysql);
         status = idem_sql_mysql(s->mysql, &s->db, &err);
     } else {
         must(sqlite3_open(from + strlen("sqlite:"), &s->sqlite) == SQLITE_OK,
@@ -291,4 +293,34 @@ void
 sqldb_begin(struct sqldb *s)
 {
     sqldb_run(s, s->sqlite ? "begin immediate" : "start transaction");
+}
+
+enum sqldb_inside
+sqldb_inside(struct sqldb *s)
+{
+    if (s->postgres) {
+        PGTransactionStatusType is = PQtransactionStatus(s->postgres);
+
+        return is == PQTRANS_INTRANS   ? SQLDB_INSIDE
+               : is == PQTRANS_INERROR ? SQLDB_FAILED
+                                       : SQLDB_OUTSIDE;
+    }
+    if (s->mysql)
+        return s->mysql->server_status & SERVER_STATUS_IN_TRANS ? SQLDB_INSIDE
+                                                                : SQLDB_OUTSIDE;
+    return sqlite3_get_autocommit(s->sqlite) ? SQLDB_OUTSIDE : SQLDB_INSIDE;
+}
+
+void
+sqldb_reopen(struct sqldb *s, struct sqldb *other)
+{
+    long long session = s->session;
+    const char *from = s->postgres ? "pg_stat_activity where pid"
+                                   : "information_schema.processlist where id";
+
+    sqldb_close(s);
+    while (session && sqldb_number(other, "select count(*) from %s = %lld",
+                                   from, session) > 0)
+        usleep(2000);
+    sqldb_open(s);
 }

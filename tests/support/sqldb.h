@@ -12,6 +12,7 @@ struct sqldb {
     struct pg_conn *postgres;
     struct st_mysql *mysql;
     struct sqlite3 *sqlite;
+    long long session; /* its number at the server; 0: there is no server */
 };
 
 /* Which one: IDEM_TEST_SQL, or a file in a folder of its own. */
@@ -43,6 +44,13 @@ void sqldb_patience(struct sqldb *s, int ms);
 /* The server ends the connection of `victim`; SQLite has no server, so there
  * the transaction is undone. */
 void sqldb_kill(struct sqldb *s, struct sqldb *victim);
+
+/* Is the connection in a transaction? One that has failed can only be rolled
+ * back. */
+enum sqldb_inside { SQLDB_OUTSIDE, SQLDB_INSIDE, SQLDB_FAILED };
+enum sqldb_inside sqldb_inside(struct sqldb *s);
+/* Connect again, when the server has ended the session that was there. */
+void sqldb_reopen(struct sqldb *s, struct sqldb *other);
 
 /* begin, ready to write */
 void sqldb_begin(struct sqldb *s);

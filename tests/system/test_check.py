@@ -111,7 +111,7 @@ def test_a_service_that_executes_every_request_is_not_idempotent():
     with Shop("none") as shop:
         code, out, _ = check(shop.url + "/orders")
         assert code == 1 and "\nnot idempotent: one key" in out, out
-        assert re.search(r'^FAILED  one key, at the same time: 23 x 201; 23 different answers: {"order": \d+} and', out, re.M)
+        assert re.search(r'^FAILED  one key, at the same time: 23 x 201; 23 different responses: {"order": \d+} and', out, re.M)
         assert "\x1b" not in out
 
 
@@ -119,7 +119,7 @@ def test_an_idempotent_service_is_told_so_by_its_answers_alone():
     with Shop("replay") as shop:
         code, found, rounds = check_json(shop.url + "/orders")
         assert code == 0 and found["verdict"] == "idempotent", found
-        assert "judged by the answers only" in found["why"]
+        assert "judged by the responses only" in found["why"]
         assert rounds["one key"]["statuses"] == {"201": 23} and rounds["one key"]["different_answers"] == 1
         assert rounds["one key"]["replayed"] == 22 and "effects" not in rounds["one key"]
         assert rounds["different keys"]["different_answers"] == 20
@@ -135,7 +135,7 @@ def test_effects_are_counted_where_a_url_tells_them():
         assert rounds["one key"]["effects"] == 1 and rounds["different keys"]["effects"] == 20
         assert rounds["two bodies under one key"]["effects"] == 1 and rounds["cut connections"]["effects"] == 1
         code, found, _ = check_json(shop.url + "/orders", "--effect-url", shop.url, "--effect-field", "name")
-        assert code == 2 and "the answer is not a number" in found["text"], found
+        assert code == 2 and "the response is not a number" in found["text"], found
 
 
 def test_a_check_before_a_write_is_found_by_its_race():

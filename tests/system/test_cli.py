@@ -283,7 +283,7 @@ BAD = [
     (("finish", "s", "i", "1", "done"), "not an outcome"),
     (("finish", "s", "i", "1", "failed", "r", "--kind", "xml"), "not a kind"),
     (("settle", "s", "i", "--result", "r"), "needs --as"),
-    (("settle", "i"), "idem find i searches this id in all scopes"),
+    (("settle", "i"), "idem find i searches all scopes for this id"),
     (("get", "s", "i", "--type", "thing"), "not a type"),
     (("finish", "s", "i", "1", "failed", "--type", "lock"), "does not work on"),
     (("finish", "s", "i", "5x", "succeeded"), "not a fence"),

@@ -66,7 +66,7 @@ class Driver:
 
     def finish(self, n, seconds=120):
         with self.lock:
-            assert self.lock.wait_for(lambda: n in self.answers or self.ended, seconds), "no answer in time"
+            assert self.lock.wait_for(lambda: n in self.answers or self.ended, seconds), "no reply in time"
             assert n in self.answers, "the driver ended"
             return self.answers.pop(n)
 

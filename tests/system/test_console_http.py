@@ -177,6 +177,29 @@ def test_one_credential_cannot_take_the_sessions_of_others(server, ops):
     assert ops("GET", "/v1/session")["name"] == "ops"
 
 
+def test_when_all_sessions_are_taken_the_one_that_rested_longest_ends():
+    names = ["n%d" % n for n in range(9)]
+    with console_server() as server:
+        with open(server.credentials, "a") as file:
+            file.write("".join("%s secret-of-%s view\n" % (n, n) for n in names))
+        server.send(signal.SIGHUP)
+        assert wait_until(lambda: "event=reread" in server.output())
+        sessions = []
+        for name in names[:8] * 8 + names[8:]:
+            sessions.append(Console(server.http))
+            assert sessions[-1].login(name, "secret-of-" + name)["name"] == name
+        assert [s("GET", "/v1/session")["name"] for s in (sessions[0], sessions[1], sessions[-1])] == ["", "n1", "n8"]
+
+
+def test_without_credentials_nobody_logs_in_or_out():
+    with folder() as f, Server(f, "--console", http=True, store="memory:") as server:
+        page = Console(server.http)
+        for method, fields in (("POST", {"name": "ops", "secret": "any"}), ("DELETE", {}), ("GET", {})):
+            said = page(method, "/v1/session", **fields)
+            assert (said["login"], said["cookie"]) == (False, False) and not page.headers["Set-Cookie"]
+        assert page("GET", "/v1/stats?seconds=3600")["verdict"] == "stats"
+
+
 def doubt(port, scope, key, lease_ms=30):
     api = authorized(port)
     assert begin(api, scope, key, lease_ms=lease_ms, subject="till 4")["verdict"] == "started"
@@ -192,6 +215,8 @@ def test_who_settles_or_forgets_gives_the_secret_again(server, ops):
     settle = lambda: ops.problem("POST", rec("shop", "again", "settle"), outcome="succeeded", result="paid", reason="bank says so")
     assert settle() == "forbidden"
     ops.more = {"X-Idem-Secret": base64.b64encode(b"wrong").decode()}
+    assert settle() == "unauthorized"
+    ops.more = {"X-Idem-Secret": "!!!"}
     assert settle() == "unauthorized"
     assert ops.problem("POST", rec("shop", "again", "forget"), reason="test") == "unauthorized"
     ops.more = {"X-Idem-Secret": base64.b64encode(SECRETS["ops"].encode()).decode()}

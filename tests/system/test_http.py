@@ -420,7 +420,7 @@ def test_credentials_and_rights(guarded):
     assert "Basic" in nobody.headers["WWW-Authenticate"]
     assert nobody("GET", "/healthz")["status"] == "ok"
     assert nobody.problem("GET", "/metrics") == "unauthorized"
-    for auth in ("Bearer shop:wrong", "Bearer", "Basic !!!", "Digest x", "Bearer " + "x" * 5000):
+    for auth in ("Bearer shop:wrong", "Bearer shop-secret-1234567", "Bearer", "Basic !!!", "Digest x", "Bearer " + "x" * 5000):
         assert Http(guarded.http, auth).problem("GET", rec("shop", "1")) == "unauthorized", auth
     basic = "Basic " + base64.b64encode(b"shop:shop-secret-1234567").decode()
     for auth in ("Bearer shop:shop-secret-1234567", basic):
@@ -434,6 +434,7 @@ def test_credentials_and_rights(guarded):
         assert shop.problem("POST", "/v1/tokens", subject="bank") == "forbidden"
     ops = Http(guarded.http, "Bearer ops:ops-secret-12345678")
     assert ops("GET", "/v1/records?scope=shop")["verdict"] == "records"
+    assert ops.problem("POST", "/v1/rollback/accept", reason="a drill") == "invalid" and "nothing to accept" in ops.said["detail"]
     assert ops("DELETE", rec("shop", "1"))["verdict"] == "ok"
     # a secret tells enough about who asks: any name of this machine will do
     answer, _ = ops.raw("GET", rec("shop", "1"), headers={"Host": "idem.example"})
@@ -441,6 +442,15 @@ def test_credentials_and_rights(guarded):
     log = guarded.output()
     assert "secret" not in log and "event=operator" in log and "who=ops" in log and "event=auth-failed" in log
     assert not re.search(r"scope=|id=1\b", log)  # digests, not keys
+
+
+def test_without_a_credential_nothing_is_done_and_attempts_to_operate_are_logged(guarded):
+    nobody = Http(guarded.http)
+    for method, path in (("POST", rec("shop", "1", "settle")), ("DELETE", rec("shop", "1")), ("GET", "/v1/audit"), ("GET", "/v1/records"),
+                         ("POST", "/v1/rollback/accept"), ("GET", "/v1/nothing"), ("GET", "/v1/ids/uuid7")):
+        assert nobody.problem(method, path) == "unauthorized", path
+    refused = re.findall(r"event=operator-refused verb=(\S+) who=-", guarded.output())
+    assert {"settle", "forget", "audit", "scan", "rollback"} <= set(refused)
 
 
 def test_a_page_of_another_site_is_refused(server):
@@ -451,7 +461,9 @@ def test_a_page_of_another_site_is_refused(server):
     cases = [({"Origin": "http://evil.example", **json_type}, 403), ({"Origin": "null", **json_type}, 403),
              ({"Origin": own, **json_type}, 200), ({"Sec-Fetch-Site": "cross-site", **json_type}, 403),
              ({"Sec-Fetch-Site": "same-origin", **json_type}, 200), ({"Host": "evil.example"}, 421),
-             ({"Host": "127.0.0.1.evil.example"}, 421), ({"Host": "localhost"}, 200), ({"Host": "[::1]:80"}, 200),
+             ({"Host": "127.0.0.1.evil.example"}, 421), ({"Host": "[::1"}, 421), ({"Host": "h" * 70 + ":80"}, 421),
+             ({"Origin": "https://evil.example", **json_type}, 403), ({"Origin": own.replace("http:", "https:"), **json_type}, 200),
+             ({"Content-Type": "application/jsox"}, 415), ({"Sec-Fetch-Site": "none"}, 200), ({"Host": "localhost"}, 200), ({"Host": "[::1]:80"}, 200),
              ({"Content-Type": "text/plain"}, 415), ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
              ({"Content-Type": "application/json; charset=utf-8"}, 200), ({"Content-Type": "application/jsonx"}, 415)]
     for headers, wanted in cases:
@@ -459,6 +471,10 @@ def test_a_page_of_another_site_is_refused(server):
         assert answer.status == wanted, (headers, data)
     answer, _ = api.raw("POST", path, "{}", {})  # a body of no type
     assert answer.status == 415
+    for head, wanted in ((b"GET /healthz HTTP/1.1\r\n", b" 400 "), (b"GET /healthz HTTP/1.0\r\n", b" 200 "),
+                         (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n", b" 400 ")):
+        assert wanted in send_raw(server.http, head + b"Connection: close\r\n\r\n").split(b"\r\n")[0], head
+    assert send_raw(server.http, b"GET /healthz HTTP/1.0\r\nOrigin: http://localhost\r\nConnection: close\r\n\r\n").split()[1] == b"403"
     answer, _ = api.raw("GET", "/healthz", headers={"Host": "evil.example"})
     assert answer.status == 421
 
@@ -485,6 +501,8 @@ BAD_BODIES = [
     ("finish", b'{"fence": 1, "outcome": "failed", "result": "", "result_base64": ""}', "result_base64"),
     ("finish", b'{"fence": 1, "outcome": "failed", "kind": "xml"}', "kind"),
     ("release", b'{}', "fence"), ("release", b'', "fence"), ("renew", b'{"fence": null}', "fence"),
+    ("finish", b'{"fence": 1, "outcome": "succeeded", "replayable": false, "result": "x"}', "replayable"),
+    ("finish", b'{"fence": 1, "outcome": "failed", "result_base64": "YQ==YQ=="}', "result_base64"), ("begin", b'{"token": null}', "token"),
     ("settle", b'{"outcome": "executing"}', "outcome"), ("settle", b'{"result": "x"}', "result"),
 ]
 
@@ -506,7 +524,8 @@ def test_bad_paths_and_queries(api, operator):
              ("GET", "/v1/records/a/b?x=1", "invalid"), ("GET", "/v1/records?count=0", "invalid"),
              ("GET", "/v1/records?count=1001", "invalid"), ("GET", "/v1/records?count=%31x", "invalid"),
              ("GET", "/v1/records?state=lost", "invalid"), ("GET", "/v1/records?doubt=maybe", "invalid"),
-             ("GET", "/v1/records?count=1&count=1", "invalid"), ("GET", "/v1/records?scope=%", "invalid"),
+             ("GET", "/v1/records?count=1&count=1", "invalid"), ("GET", "/v1/records?count=99999999999999999999", "invalid"),
+             ("GET", "/v1/records?count=/", "invalid"), ("GET", "/v1/records?type=paper", "invalid"), ("GET", "/console", "not-found"), ("GET", "/v1/records?scope=%", "invalid"),
              ("DELETE", "/v1/locks/x", "invalid"), ("DELETE", "/v1/locks/x?fence=-1", "invalid"),
              ("PATCH", "/v1/locks/x", "method-not-allowed"), ("POST", "/healthz", "method-not-allowed"),
              ("DELETE", "/v1/records", "method-not-allowed"), ("GET", "/v1/records/a/b/begin", "method-not-allowed")]

@@ -505,7 +505,10 @@ def test_what_clients_say_at_the_start(c):
     assert c("HELLO")[:2] == ["server", "idem"]
     assert c("HELLO", 3).word == "NOPROTO"
     assert c("CLIENT", "SETINFO", "LIB-NAME", "x") == "OK"
-    assert c("CLIENT", "SETNAME", "x") == "OK"
+    for words in (("SETNAME", "x"), ("NO-EVICT", "on"), ("NO-TOUCH", "on")):
+        assert c("CLIENT", *words) == "OK"
+    assert c("CLIENT", "GETNAME") == "" and c("CLIENT", "INFO") == "id=%d" % c("CLIENT", "ID")
+    assert c("CONFIG", "GET", "save") == ["save", ""] and c("HELLO", 2, "AUTH", "any", "secret")[:2] == ["server", "idem"]
     assert isinstance(c("CLIENT", "ID"), int)
     assert c("SELECT", 0) == "OK" and c("SELECT", 1).word == "ERR"
     assert c("CONFIG", "GET", "appendonly") == ["appendonly", "yes"]

@@ -129,6 +129,24 @@ def test_a_web_page_cannot_send_commands(server, c):
     (["SCAN", "0", "STATE", "odd"], "STATE is"),
     (["SCAN", "0", "SCOPE", ""], "SCOPE is empty"),
     (["PING", "a", "b"], "wrong number of arguments"),
+    (["HELLO", "2", "BAD"], "syntax error in HELLO"),
+    (["HELLO", "2", "AUTH", "x"], "syntax error in HELLO"),
+    (["HELLO", "2", "SETNAME"], "syntax error in HELLO"),
+    (["CLIENT", "KILL"], "CLIENT knows ID"),
+    (["CONFIG", "SET", "save"], "only CONFIG GET is there"),
+    (["CONFIG", "GET"], "only CONFIG GET is there"),
+    (["ID", "uuid7", "x"], "the count is 1 to 1000"),
+    (["ID", "uuid7", "0"], "the count is 1 to 1000"),
+    (["ID", "uuid7", "1001"], "the count is 1 to 1000"),
+    (["CANCEL", "x"], "CANCEL needs a tag"),
+    (["ROLLBACK", "REFUSE"], "give ROLLBACK ACCEPT"),
+    (["ROLLBACK", "ACCEPT", "REASON"], "give ROLLBACK ACCEPT"),
+    (["ROLLBACK", "ACCEPT", "WHY", "x"], "give ROLLBACK ACCEPT"),
+    (["AUDIT", "WHO"], "syntax error: AUDIT"),
+    (["AUDIT", "WHO", "me"], "syntax error: AUDIT"),
+    (["AUDIT", "COUNT", "x"], "syntax error: AUDIT"),
+    (["AUDIT", "COUNT", "0"], "syntax error: AUDIT"),
+    (["AUDIT", "COUNT", "1001"], "syntax error: AUDIT"),
 ])
 def test_a_wrong_command_is_told_and_the_connection_goes_on(c, command, told):
     error = c(*command)
@@ -506,6 +524,7 @@ def test_without_auth_nothing_is_answered(guarded):
     with guarded.client() as c:
         for command in (["PING"], ["BEGIN", "shop", "1"], ["GET", "shop", "1"], ["INFO"], ["SCAN", "0"], ["HELLO", "2"]):
             assert c(*command).word == "NOAUTH"
+        assert c("HELLO", 2, "AUTH", "shop", "wrong").word == "WRONGPASS"
         assert c("HELLO", 2, "AUTH", "shop", SECRET)[0] == "server"
         assert c("PING") == "PONG"
         assert c("RESET") == "RESET" and c("PING").word == "NOAUTH"
@@ -628,6 +647,15 @@ def test_the_socket_may_be_trusted():
     (["a s use", "a t use"], 0o600, "line 2: this name is there twice"),
     (["# nothing"], 0o600, "holds no credential"),
     (["a:b s use"], 0o600, "no colon"),
+    (["n" * 65 + " s use"], 0o600, "1 to 64 visible"),
+    (["a"], 0o600, "give: name"),
+    (["a cert: use"], 0o600, "a common name of 1 to 64"),
+    (["a cert:%s use" % ("c" * 65)], 0o600, "a common name of 1 to 64"),
+    (["a cert:c use", "b cert:c use"], 0o600, "this certificate is there twice"),
+    (["a s use " + " ".join(map(str, range(65)))], 0o600, "more than 64 scopes"),
+    (["a s use " + "x" * 201], 0o600, "a scope has 1 to 200 bytes"),
+    (["a s use a\0b"], 0o600, "a scope has 1 to 200 bytes"),
+    (["# " + "x" * 1048576], 0o600, "over 1 MiB"),
 ])
 def test_a_wrong_credentials_file_is_refused(lines, mode, told):
     with folder() as where:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import servers
-from lib import IDEM, ROOT, SOAK, Process, Server, dice, encode, folder, free_port, patient, wait_until
+from lib import IDEM, ROOT, SOAK, THOROUGH, Process, Server, dice, encode, folder, free_port, patient, wait_until
 from test_stores_sql import Session, database, idem, mariadb, postgres, program, url  # noqa: F401 (fixtures)
 
 
@@ -33,6 +33,14 @@ def is_postgres(database):
 
 def test_every_scheme_answers_as_its_contract_says(url):
     program("sql_test", IDEM_TEST_SQL=url)
+
+
+def test_what_is_beyond_the_limits_is_refused(url):
+    program("sqllimits_test", IDEM_TEST_SQL=url)
+
+
+def test_what_fails_in_the_middle_of_a_call_is_an_error_or_did_not_matter(url):
+    program("sqlfault_alloc_test", IDEM_TEST_SQL=url, IDEM_TEST_RUNS="1000" if SOAK else "20" if THOROUGH else "2")
 
 
 def test_c_and_sql_answer_every_call_alike(url):

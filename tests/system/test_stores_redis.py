@@ -171,7 +171,7 @@ REFUSALS = [
     ({"appendfsync": "everysec"}, "", "appendfsync is everysec"),
     ({"appendfsync": "no"}, "?unsafe=everysec", "appendfsync is no"),
     ({"cluster_enabled": "yes"}, "", "use redis+cluster://"),
-    ({"replicaof": "127.0.0.1 1", "replica_serve_stale_data": "yes"}, "", "a replica answers"),
+    ({"replicaof": "127.0.0.1 1", "replica_serve_stale_data": "yes"}, "", "a replica replied"),
 ]
 
 
@@ -912,7 +912,7 @@ def test_over_tls_only_the_right_authority_and_host_are_trusted():
             assert "is ready to use" not in check(url.replace("rediss", "redis"))
             assert "TLS" in check(redis.url.replace("redis", "rediss") + "?ca=" + ours[0])
             redis.send(signal.SIGSTOP)
-            assert "TLS: no answer in time" in check(url + "?ca=" + ours[0])
+            assert "TLS: no reply in time" in check(url + "?ca=" + ours[0])
             redis.send(signal.SIGCONT)
             assert "rediss://" in check(redis.url + "?ca=" + ours[0])
         finally:

@@ -98,7 +98,7 @@ export class Client {
             }
             const delay = pause * (0.5 + Math.random());
             if (performance.now() + delay > end) {
-                if (sent) throw new OutcomeUnknown(`no answer in time, and it may have been stored: ${cause.message}`, {cause});
+                if (sent) throw new OutcomeUnknown(`no reply in time, and it may have been stored: ${cause.message}`, {cause});
                 if (cause instanceof Refused) throw new Unavailable(`the server refused it until the deadline: ${cause.message}`, {cause});
                 throw new Unavailable(`the server cannot be reached: ${cause.message}; is idem serve running at this address?`, {cause});
             }

@@ -23,7 +23,7 @@ async function serve(path, body) {
         return {body: "slow"};
     case "/missing": return {status: 404, body: "no such order"};
     case "/throws": throw new Error("the service failed");
-    case "/unknown": throw new OutcomeUnknown("the bank did not answer");
+    case "/unknown": throw new OutcomeUnknown("the bank did not respond");
     case "/refused": throw new NotExecuted("the bank was not asked");
     case "/limited": return {status: 429};
     case "/nothing": return {status: 204};

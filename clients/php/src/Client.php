@@ -130,7 +130,7 @@ final class Client
             }
             $delay = $pause * (0.5 + random_int(0, 1000) / 1000);
             if (Connection::now() + $delay / 1000 > $end) {
-                throw $sent ? new OutcomeUnknown("no answer in time, and it may have been stored: {$e->getMessage()}", 0, $e)
+                throw $sent ? new OutcomeUnknown("no reply in time, and it may have been stored: {$e->getMessage()}", 0, $e)
                     : new Unavailable($e instanceof Refused ? "the server refused it until the deadline: {$e->getMessage()}"
                         : "the server cannot be reached: {$e->getMessage()}; is idem serve running at this address?", 0, $e);
             }

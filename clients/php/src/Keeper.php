@@ -190,7 +190,7 @@ final class Keeper
         $asked = Connection::now();
         try {
             $good = $client->ask($claim['command'], (int)max(0, ($until - $asked) * 1000))[0] === 'ok';
-        } catch (Unavailable | OutcomeUnknown) { // no answer in time: again, if there is time
+        } catch (Unavailable | OutcomeUnknown) { // no reply in time: again, if there is time
             $now = Connection::now();
             return $now < $claim['ends'] ? ['at' => min($now + 0.1, $claim['ends'])] + $claim : ['ends' => 0.0] + $claim;
         } catch (\Throwable) {

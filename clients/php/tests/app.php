@@ -38,7 +38,7 @@ final class Service implements RequestHandlerInterface
             case '/throws':
                 throw new RuntimeException('the service failed');
             case '/unknown':
-                throw new Idem\OutcomeUnknown('the bank did not answer');
+                throw new Idem\OutcomeUnknown('the bank did not respond');
             case '/refused':
                 throw new Idem\NotExecuted('the bank was not asked');
             case '/limited':

@@ -166,7 +166,7 @@ def ask(args, deadline, wait=0.0):
         delay = pause * random.uniform(0.5, 1.5)
         if time.monotonic() + delay > end:
             if sent:
-                raise OutcomeUnknown("no answer in time, and it may have been stored: %s" % cause) from cause
+                raise OutcomeUnknown("no reply in time, and it may have been stored: %s" % cause) from cause
             if isinstance(cause, Refused):
                 raise Unavailable("the server refused it until the deadline: %s" % cause) from cause
             raise Unavailable("the server cannot be reached: %s; is idem serve running at this address?" % cause) from cause

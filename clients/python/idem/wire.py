@@ -92,7 +92,7 @@ class Address:
             self.asked = asked
         asked.join(seconds)
         if not asked.found:
-            raise OSError("looking up %s: %s" % (self.host, "no answer in time" if asked.is_alive() else asked.error))
+            raise OSError("looking up %s: %s" % (self.host, "no reply in time" if asked.is_alive() else asked.error))
         return asked.found
 
     def check_owner(self):

@@ -24,7 +24,7 @@ def service(path, body):
     if path == "/throws":
         raise ArithmeticError("the service failed")
     if path == "/unknown":
-        raise idem.OutcomeUnknown("the bank did not answer")
+        raise idem.OutcomeUnknown("the bank did not respond")
     if path == "/refused":
         raise idem.NotExecuted("the bank was not asked")
     if path == "/said":  # as behind a framework that makes a 500 of every exception

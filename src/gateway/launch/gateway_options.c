@@ -20,11 +20,11 @@ const struct gateway_option gateway_options[GATEWAY_OPTIONS + 1] = {
     {"mode", "idem_mode", GATEWAY_WORD, "strict|loose",
      "strict: at most one execution; loose: a failure may be retried"},
     {"wait", "idem_wait", GATEWAY_TIME, "TIME",
-     "how long a duplicate waits for the first one's answer (default 0)"},
+     "how long a duplicate waits for the first one's response (default 0)"},
     {"lease", "idem_lease", GATEWAY_TIME, "TIME",
      "how long a claim holds without being renewed (default 30s)"},
     {"ttl", "idem_ttl", GATEWAY_TIME, "TIME",
-     "how long an answer is kept (default 24h)"},
+     "how long a response is kept (default 24h)"},
     {"key", "idem_key", GATEWAY_WORDS, "SOURCES",
      "where to find the key: $http_idempotency_key (default), any nginx "
      "variable, json:PATH, form:NAME, xml:ELEMENT; the first source that has a "

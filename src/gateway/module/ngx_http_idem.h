@@ -6,7 +6,7 @@
  *                                                   |
  *       problem, replay <---------------------------+--> proxy_pass
  *                                                             |
- *   client <-- answer: held until <-- engine: FINISH <--------+
+ *   client <-- response: held <-- engine: FINISH <------------+
  *
  *   ngx_http_idem_module.c   start and stop
  *   _variables.c             variables for logs
@@ -30,9 +30,9 @@
  *   _claim.c _finish.c       BEGIN, RENEW, FINISH, RELEASE of one record
  *   _dedupe.c                the claim of the content, next to that of the key
  *
- *   _service.c               what the service's answer means for the record
+ *   _service.c               what the service's response means for the record
  *   _hold.c _keep.c          filters that hold it until the record is durable
- *   _stream.c                an answer that is too large to be held
+ *   _stream.c                a response that is too large to be held
  *
  *   _answer.c _headers.c     what idem itself sends
  *   _problem.c               ... when it refuses, and the pages about that
@@ -171,7 +171,7 @@ typedef struct {
     size_t                       out_pos, out_len, out_size;
     u_char                      *in;
     size_t                       in_pos, in_len, in_size;
-    ngx_http_idem_stored_t      *stored;     /* the last large answer, if one
+    ngx_http_idem_stored_t      *stored;     /* the last large response, if one
                                                 of its requests still runs */
 
     ngx_event_t                  flush;
@@ -297,7 +297,7 @@ typedef struct {
     ngx_str_t                    docs;
     ngx_flag_t                   unbuffer_events;
     ngx_msec_t                   token_ttl;
-    ngx_flag_t                   next_token; /* in every answer */
+    ngx_flag_t                   next_token; /* in every response */
     ngx_flag_t                   page_token; /* in every GET, for the service */
     ngx_str_t                    inject;     /* name of the form field */
     struct idem_op               begin;      /* common to all BEGINs */
@@ -337,11 +337,11 @@ typedef enum {
     NGX_HTTP_IDEM_READING = 0,   /* reading the request's body */
     NGX_HTTP_IDEM_ASKING,        /* BEGIN or ISSUE is sent */
     NGX_HTTP_IDEM_RUNNING,       /* the service has the request */
-    NGX_HTTP_IDEM_HOLDING,       /* its answer is collected */
+    NGX_HTTP_IDEM_HOLDING,       /* its response is collected */
     NGX_HTTP_IDEM_KEEPING,       /* FINISH or RELEASE is sent */
     NGX_HTTP_IDEM_STREAMING,     /* too large: passed on unheld */
     NGX_HTTP_IDEM_PASSING,       /* the filters do nothing */
-    NGX_HTTP_IDEM_DROPPING       /* our own answer replaces it */
+    NGX_HTTP_IDEM_DROPPING       /* our own response replaces it */
 } ngx_http_idem_state_e;
 
 
@@ -371,14 +371,14 @@ struct ngx_http_idem_ctx_s {
     ngx_uint_t                   method;     /* the original method */
     ngx_uint_t                   http_version;
 
-    const ngx_http_idem_problem_t  *problem; /* replaces the held answer */
+    const ngx_http_idem_problem_t  *problem; /* replaces the held response */
     ngx_uint_t                   problem_status;
     struct gateway_form_scan    *inject;     /* scans the page for forms */
     ngx_chain_t                 *held;
     ngx_chain_t                **held_last;
     ngx_chain_t                 *held_tail;
     size_t                       held_size;
-    ngx_chain_t                 *free;       /* bytes of a streamed answer */
+    ngx_chain_t                 *free;       /* bytes of a streamed response */
     ngx_chain_t                 *busy;
     u_char                       tail;       /* the byte held back */
     off_t                        received;   /* bytes of the request's body */
@@ -581,7 +581,7 @@ ngx_int_t ngx_http_idem_first_sent(ngx_http_idem_ctx_t *ctx, ngx_uint_t found,
  * gated? */
 ngx_uint_t ngx_http_idem_cannot_repeat(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
-/* add the header for the client to this answer, once */
+/* add the header for the client to this response, once */
 ngx_int_t ngx_http_idem_add_result(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t accepted);
 
@@ -675,7 +675,7 @@ extern const ngx_http_idem_problem_t  ngx_http_idem_not_repeatable;
 ngx_chain_t *ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf, const ngx_http_idem_problem_t *problem,
     ngx_uint_t status, const char *detail, ngx_uint_t retry_after);
-/* send it as the answer; the result is for ngx_http_finalize_request() */
+/* send it as the response; the result is for ngx_http_finalize_request() */
 ngx_int_t ngx_http_idem_problem_page_handler(ngx_http_request_t *r);
 
 ngx_int_t ngx_http_idem_send_problem(ngx_http_request_t *r,
@@ -724,7 +724,7 @@ ngx_int_t ngx_http_idem_inject_body(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 ngx_int_t ngx_http_idem_token_handler(ngx_http_request_t *r);
 /* get ctx->next from the engine, then call ngx_http_idem_ask() again */
 ngx_int_t ngx_http_idem_next_token(ngx_http_idem_ctx_t *ctx);
-/* add the header for the client to this answer, once */
+/* add the header for the client to this response, once */
 ngx_int_t ngx_http_idem_add_next(ngx_http_idem_ctx_t *ctx);
 
 

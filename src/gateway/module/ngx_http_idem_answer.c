@@ -1,6 +1,6 @@
 
 /*
- * ngx_http_idem_answer.c - send idem's own answers to a client.
+ * ngx_http_idem_answer.c - send idem's own responses to a client.
  */
 
 

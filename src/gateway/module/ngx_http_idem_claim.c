@@ -156,7 +156,7 @@ ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
         op->ttl_ms = conf->ttl;
     }
 
-    /* duplicates that get a fixed text do not wait for the answer */
+    /* duplicates that get a fixed text do not wait for the response */
 
     if (conf->duplicate != NGX_HTTP_IDEM_FIXED) {
         op->wait_ms = conf->wait;

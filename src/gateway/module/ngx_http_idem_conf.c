@@ -110,7 +110,7 @@ ngx_http_idem_warn(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
             ngx_conf_log_error(NGX_LOG_NOTICE, cf, 0,
                                "callers without a %s share the scope "
                                "\"anonymous\": they can get each other's "
-                               "answers by using each other's keys; "
+                               "responses by using each other's keys; "
                                "\"idem_anonymous off\" refuses them",
                                conf->scope ? "scope" : "credential");
         }

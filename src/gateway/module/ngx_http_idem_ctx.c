@@ -1,7 +1,7 @@
 
 /*
  * ngx_http_idem_ctx.c - the context of a gated request, from its creation to
- * the end of its claim if the request ends without an answer.
+ * the end of its claim if the request ends without a response.
  */
 
 
@@ -64,7 +64,7 @@ ngx_http_idem_get_ctx(ngx_http_request_t *r)
 }
 
 
-/* was anything sent to a service, in any attempt? did one answer? */
+/* was anything sent to a service, in any attempt? did one respond? */
 
 void
 ngx_http_idem_attempts(ngx_http_request_t *r, ngx_uint_t *sent,
@@ -146,7 +146,7 @@ ngx_http_idem_cleanup(void *data)
 
     if (claim->state == NGX_HTTP_IDEM_EXECUTING) {
 
-        /* the request ended without any answer */
+        /* the request ended without any response */
 
         ngx_http_idem_attempts(ctx->request, &sent, &answered);
 

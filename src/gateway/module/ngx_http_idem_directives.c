@@ -577,7 +577,7 @@ ngx_http_idem_fingerprint_directive(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
-/* a location that this module answers itself */
+/* a location whose responses come from this module */
 
 static void
 ngx_http_idem_answers(ngx_conf_t *cf, ngx_http_handler_pt handler)

@@ -106,7 +106,7 @@ ngx_http_idem_engine_away(ngx_http_idem_engine_t *e)
 
 
 /* give up commands that could not be delivered for long, and free buffers after
- * large answers */
+ * large responses */
 
 static void
 ngx_http_idem_sweep_handler(ngx_event_t *ev)

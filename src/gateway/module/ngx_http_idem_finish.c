@@ -1,13 +1,13 @@
 
 /*
- * ngx_http_idem_finish.c - FINISH: encode the held answer for the store.
+ * ngx_http_idem_finish.c - FINISH: encode the held response for the store.
  */
 
 
 #include "ngx_http_idem.h"
 
 
-/* decides which headers are kept; the rest of an answer is its body */
+/* decides which headers are kept; the rest of a response is its body */
 
 static ngx_int_t
 ngx_http_idem_listed(ngx_array_t *list, ngx_str_t *name)
@@ -132,7 +132,7 @@ ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
         }
     }
 
-    /* replays show which execution the answer comes from */
+    /* replays show which execution the response comes from */
 
     if (ctx->trace.len) {
         (void) ngx_http_idem_put_header(result, &trace, &ctx->trace);
@@ -142,7 +142,7 @@ ngx_http_idem_gather(ngx_http_idem_ctx_t *ctx, struct gateway_result *result)
 }
 
 
-/* FINISH with the held answer, or without it if it is too large to keep */
+/* FINISH with the held response, or without it if it is too large to keep */
 
 ngx_int_t
 ngx_http_idem_claim_finish(ngx_http_idem_ctx_t *ctx, ngx_uint_t failed,

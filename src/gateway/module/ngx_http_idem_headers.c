@@ -1,7 +1,7 @@
 
 /*
  * ngx_http_idem_headers.c - find, remove and add headers of requests and of
- * answers.
+ * responses.
  */
 
 
@@ -242,7 +242,7 @@ ngx_http_idem_strip_upgrade(ngx_http_request_t *r)
 
 
 /*
- * Duplicates get the same answer, so it must be complete: no range, no "not
+ * Duplicates get the same response, so it must be complete: no range, no "not
  * modified", which only this client understands, and no other protocol. The
  * service still sees which part the client asked for.
  */

@@ -1,15 +1,16 @@
 
 /*
- * ngx_http_idem_hold.c - the filters that hold a service's answer until its
+ * ngx_http_idem_hold.c - the filters that hold a service's response until its
  * record is durable.
  *
  *   RUNNING --header--> HOLDING --last buffer--> KEEPING --acknowledged-->
- *   PASSING, and the answer goes to the client
+ *   PASSING, and the response goes to the client
  *
- * An answer that grows over the limit is passed on unheld (STREAMING), except
- * for its last byte.  That byte waits until the answer is complete and recorded
- * as done, without its content (KEEPING, PASSING).  If the outcome is unknown,
- * or nothing was sent at all, a problem replaces the answer (DROPPING).
+ * A response that grows over the limit is passed on unheld (STREAMING), except
+ * for its last byte.  That byte waits until the response is complete and
+ * recorded as done, without its content (KEEPING, PASSING).  If the outcome is
+ * unknown, or nothing was sent at all, a problem replaces the response
+ * (DROPPING).
  */
 
 
@@ -76,7 +77,7 @@ ngx_http_idem_outcome_unknown(ngx_http_idem_ctx_t *ctx, ngx_uint_t pages)
 }
 
 
-/* pass on the header of an answer that is not held */
+/* pass on the header of a response that is not held */
 
 static ngx_int_t
 ngx_http_idem_header_passes(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -144,7 +145,7 @@ ngx_http_idem_header_filter(ngx_http_request_t *r)
 
     case NGX_HTTP_IDEM_HOLDING:
 
-        /* nginx dropped the first answer and made another */
+        /* nginx dropped the first response and made another */
 
         ctx->held = NULL;
         ctx->held_last = &ctx->held;
@@ -181,11 +182,11 @@ ngx_http_idem_hold(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
                 continue;
             }
 
-            /* we asked for buffers in memory; half an answer must not look
+            /* we asked for buffers in memory; half a response must not look
              * complete */
 
             ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
-                          "idem: a part of the answer is not in memory");
+                          "idem: a part of the response is not in memory");
             return NGX_ERROR;
         }
 

@@ -1,6 +1,6 @@
 
 /*
- * ngx_http_idem_keep.c - keep a complete answer until its record is durable,
+ * ngx_http_idem_keep.c - keep a complete response until its record is durable,
  * then send it to the client.
  */
 
@@ -61,7 +61,7 @@ ngx_http_idem_hold_handler(ngx_event_t *ev)
 }
 
 
-/* the answer is complete */
+/* the response is complete */
 
 ngx_int_t
 ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx)
@@ -80,7 +80,7 @@ ngx_http_idem_keep(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* send the held answer, or the problem that replaces it, to the client */
+/* send the held response, or the problem that replaces it, to the client */
 
 static ngx_int_t
 ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
@@ -144,7 +144,7 @@ ngx_http_idem_pass(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the service wrote the answer to the store itself, in its own transaction */
+/* the service wrote the response to the store itself, in a transaction */
 
 static ngx_int_t
 ngx_http_idem_pass_stored(ngx_http_idem_ctx_t *ctx, struct idem_bytes *bytes)
@@ -183,7 +183,7 @@ ngx_http_idem_kept(ngx_http_idem_ctx_t *ctx, ngx_http_idem_reply_t *reply)
 
     if (unknown && ctx->streamed) {
 
-        /* the header was sent: we can only show that the answer is
+        /* the header was sent: we can only show that the response is
          * incomplete */
 
         ngx_str_set(&ctx->verdict, "outcome-unknown");

@@ -79,7 +79,7 @@ ngx_http_idem_connect(ngx_http_idem_engine_t *e)
 
 
 /*
- * A unix socket holds some 200 KB unless told otherwise.  With large answers
+ * A unix socket holds some 200 KB unless told otherwise.  With large responses
  * the engine would find only one or two of them there for each commit.  The
  * kernel cuts the size to its own limit (net.core.wmem_max).
  */

@@ -34,7 +34,7 @@ const ngx_http_idem_problem_t  ngx_http_idem_key_malformed = {
 const ngx_http_idem_problem_t  ngx_http_idem_key_unused = {
     IDEM_PROBLEM_KEY_UNUSED, 0,
     "This caller has sent no request with this key, or it was free to run "
-    "again, or its answer has expired. Sending it now is safe."
+    "again, or its response has expired. Sending it now is safe."
 };
 
 
@@ -67,8 +67,8 @@ const ngx_http_idem_problem_t  ngx_http_idem_doubt = {
 
 const ngx_http_idem_problem_t  ngx_http_idem_unknown = {
     IDEM_PROBLEM_OUTCOME_UNKNOWN, 504,
-    "The request was sent to the service and no complete answer came back, or "
-    "it could not be recorded. Do not repeat it with another key."
+    "The request was sent to the service, but no complete response came back, "
+    "or it could not be recorded. Do not repeat it with another key."
 };
 
 
@@ -99,14 +99,14 @@ const ngx_http_idem_problem_t  ngx_http_idem_token_unknown = {
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_replayable = {
     IDEM_PROBLEM_NOT_REPLAYABLE, 0,
-    "The request was done before. Its answer was too large to keep."
+    "The request was done before. Its response was too large to keep."
 };
 
 
 const ngx_http_idem_problem_t  ngx_http_idem_not_served = {
     IDEM_PROBLEM_NOT_REPLAYABLE, 0,
-    "The request was done. The service left its answer to the gateway, which "
-    "could not serve it."
+    "The request was done. The service left its response to the gateway, "
+    "which could not serve it."
 };
 
 
@@ -407,7 +407,7 @@ ngx_http_idem_problem_answer(ngx_http_request_t *r,
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx) {
-        ctx->result_told = 0;   /* it was for an answer that is not sent */
+        ctx->result_told = 0;   /* it was for a response that is not sent */
     }
 
     if ((ctx && ngx_http_idem_add_result(ctx, type->class

@@ -4,7 +4,7 @@
  * oasis).
  *
  * A request says when it was first sent, so that one whose record may have
- * expired is refused instead of run again, and every answer says whether the
+ * expired is refused instead of run again, and every response says whether the
  * request was accepted as repeatable.
  */
 

@@ -1,6 +1,6 @@
 
 /*
- * ngx_http_idem_replay.c - send a stored answer to a duplicate.
+ * ngx_http_idem_replay.c - send a stored response to a duplicate.
  */
 
 
@@ -173,7 +173,7 @@ ngx_http_idem_send_replay(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     if (flaw) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idem: a stored answer cannot be replayed: %s", flaw);
+                      "idem: a stored response cannot be replayed: %s", flaw);
         return ngx_http_idem_send_problem(r, ctx->conf,
                                           &ngx_http_idem_not_replayable,
                                           "The request was done before. Its "
@@ -262,7 +262,7 @@ ngx_http_idem_is_text(ngx_str_t *stored)
 
 
 /*
- * The record succeeded without an HTTP answer: an operator settled it, or a
+ * The record succeeded without an HTTP response: an operator settled it, or a
  * service finished it itself.
  */
 

@@ -161,8 +161,8 @@ ngx_http_idem_fill(ngx_http_idem_engine_t *e)
 /*
  * While requests keep coming, their BEGINs wait for each other, because the
  * engine reads, decides and answers many together at a far lower cost.  A
- * FINISH is sent at the end of its turn, because an answer waits until it is on
- * disk.
+ * FINISH is sent at the end of its turn, because a response waits until it is
+ * on disk.
  */
 
 void

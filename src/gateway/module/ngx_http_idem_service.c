@@ -1,6 +1,6 @@
 
 /*
- * ngx_http_idem_service.c - what the service's answer, or the lack of one,
+ * ngx_http_idem_service.c - what the service's response, or the lack of one,
  * means for the record: is it done, free for the next request, or unknown?
  */
 
@@ -36,7 +36,7 @@ ngx_http_idem_releases(ngx_http_idem_loc_conf_t *conf, ngx_uint_t status)
 }
 
 
-/* is it ambiguous where the answer ends? */
+/* is it ambiguous where the response ends? */
 
 static ngx_int_t
 ngx_http_idem_ambiguous(ngx_http_request_t *r)
@@ -64,7 +64,7 @@ ngx_http_idem_ambiguous(ngx_http_request_t *r)
 }
 
 
-/* the service is still connected but its answer does not count: stop reading
+/* the service is still connected but its response does not count: stop reading
  * it, or the client's connection would wait for its end */
 
 static void
@@ -86,10 +86,10 @@ ngx_http_idem_hang_up(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The service succeeded, but another answer is about to be sent.  If the
- * service named that answer itself (X-Accel-Redirect), or an error page
- * replaces its answer, the request is done.  Otherwise nginx could not process
- * the service's answer.
+ * The service succeeded, but another response is about to be sent.  If the
+ * service named that response itself (X-Accel-Redirect), or an error page
+ * replaces its response, the request is done.  Otherwise nginx could not
+ * process the service's response.
  */
 
 static ngx_uint_t
@@ -109,7 +109,7 @@ ngx_http_idem_replaced(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* did the service answer? then *status is its status */
+/* did the service respond? then *status is its status */
 
 static ngx_uint_t
 ngx_http_idem_has_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -166,7 +166,7 @@ ngx_http_idem_unreached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* from now on the answer is collected, up to its end */
+/* from now on the response is collected, up to its end */
 
 static ngx_int_t
 ngx_http_idem_hold_answer(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -176,8 +176,8 @@ ngx_http_idem_hold_answer(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     r->filter_need_in_memory = 1;
     r->allow_ranges = 0;
 
-    /* the first answer and its replays must have the same Location: nginx would
-     * make a path absolute, but only in the first */
+    /* the first response and its replays must have the same Location: nginx
+     * would make a path absolute, but only in the first */
 
     if (r->headers_out.location && r->headers_out.location->value.len
         && r->headers_out.location->value.data[0] == '/')
@@ -201,7 +201,7 @@ ngx_http_idem_hold_answer(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the header filter: an answer is about to be sent to the client */
+/* the header filter: a response is about to be sent to the client */
 
 ngx_int_t
 ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -227,7 +227,9 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ctx->elsewhere && r->headers_out.status >= 400
         && !ngx_http_idem_releases(ctx->conf, status))
     {
-        /* the service has executed it; nginx's own answer is not the outcome */
+        /*
+         * the service has executed it; nginx's own response is not the outcome
+         */
 
         if (ngx_http_idem_conclude(ctx) != NGX_OK) {
             return NGX_ERROR;
@@ -240,7 +242,7 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* does the answer itself say where it ends, and is this the end? */
+/* does the response itself say where it ends, and is this the end? */
 
 static ngx_uint_t
 ngx_http_idem_ends_well(ngx_http_idem_ctx_t *ctx)
@@ -266,7 +268,7 @@ ngx_http_idem_ends_well(ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the service's side has ended; an answer that was cut does not count */
+/* the service's side has ended; a response that was cut does not count */
 
 static void
 ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
@@ -306,16 +308,16 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 
     if (rc == NGX_OK) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idem: the service's answer has no Content-Length and "
+                      "idem: the service's response has no Content-Length and "
                       "ends with the connection, so it may be incomplete; "
                       "make the service send a length, use "
-                      "\"proxy_http_version 1.1\", or accept such answers with "
-                      "\"idem_close_delimited on\" (idem gateway: "
+                      "\"proxy_http_version 1.1\", or accept such responses "
+                      "with \"idem_close_delimited on\" (idem gateway: "
                       "--close-delimited)");
 
     } else {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idem: the service's answer was cut, rc %i", rc);
+                      "idem: the service's response was cut, rc %i", rc);
     }
 
     ctx->held = NULL;
@@ -334,7 +336,7 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 }
 
 
-/* decide about the record of a request that the service has answered */
+/* decide about the record of a request to which the service has responded */
 
 ngx_int_t
 ngx_http_idem_conclude(ngx_http_idem_ctx_t *ctx)

@@ -124,7 +124,7 @@ ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * The answer is what a duplicate of the request would get, without the risk
+ * The response is what a duplicate of the request would get, without the risk
  * that the request is not a duplicate and runs.  This machine's clock decides
  * when a lease ends.
  */

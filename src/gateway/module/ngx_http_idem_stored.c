@@ -1,10 +1,10 @@
 
 /*
- * ngx_http_idem_stored.c - stored answers on their way to callers.
+ * ngx_http_idem_stored.c - stored responses on their way to callers.
  *
  * The engine replies to every waiting duplicate separately, one after the
- * other.  Their large answers are the same bytes, so the requests of a worker
- * share one copy, which lives until the last of these requests ends.
+ * other.  Their large responses are the same bytes, so the requests of a
+ * worker share one copy, which lives until the last of these requests ends.
  */
 
 

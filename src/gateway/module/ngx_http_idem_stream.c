@@ -1,11 +1,11 @@
 
 /*
- * ngx_http_idem_stream.c - an answer that is too large to be held.
+ * ngx_http_idem_stream.c - a response that is too large to be held.
  *
- * It is sent to the client as it arrives, except for its last byte, which waits
- * until the answer is known to be complete and its record is durable.  So no
- * client gets a complete answer that is not recorded, and an answer that the
- * service did not finish is incomplete for its client, too.
+ * It is sent to the client as it arrives, except for its last byte, which
+ * waits until the response is known to be complete and its record is durable.
+ * So no client gets a complete response that is not recorded, and a response
+ * that the service did not finish is incomplete for its client, too.
  */
 
 
@@ -89,7 +89,7 @@ ngx_http_idem_stream_take(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in,
 
         if (!ngx_buf_in_memory(b) && ngx_buf_size(b)) {
             ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
-                          "idem: a part of the answer is not in memory");
+                          "idem: a part of the response is not in memory");
             return NGX_ERROR;
         }
 
@@ -151,8 +151,8 @@ ngx_http_idem_stream_taken(ngx_http_idem_ctx_t *ctx, ngx_chain_t *out)
 
 
 /*
- * The client has left, but the service's answer must be read to its end: mark
- * the unsent buffers as sent, or there would be no buffer to read into.
+ * The client has left, but the service's response must be read to its end:
+ * mark the unsent buffers as sent, or there would be no buffer to read into.
  */
 
 void

@@ -1,8 +1,8 @@
 
 /*
  * ngx_http_idem_token.c - one-time tokens, issued to the caller's scope: by a
- * location of their own, with every answer for the next request, and for a page
- * that a service renders.
+ * location of their own, with every response for the next request, and for a
+ * page that a service renders.
  */
 
 

@@ -78,7 +78,7 @@ static const struct option options[] = {
       "operate, other users may use"},
      PLAIN(YES_NO, trust_socket)},
     {{"http-metrics-only", NULL,
-      "without credentials, HTTP answers health, metrics and problem pages "
+      "without credentials, HTTP serves health, metrics and problem pages "
       "only"},
      PLAIN(YES_NO, http_metrics_only)},
     {{"console", NULL,
@@ -131,7 +131,7 @@ static const struct option options[] = {
      RANGE(NUMBER, max_clients, 10000, 1, 1000000)},
     {{"max-result", "SIZE", "largest stored result (default 1m)"},
      RANGE(SIZE, max_result, IDEM_RESULT_DEFAULT_MAX, 1, IDEM_RESULT_MAX)},
-    {{"max-command", "SIZE", "largest command (default: max-result and 64k)"},
+    {{"max-command", "SIZE", "largest command (default: max-result plus 64k)"},
      RANGE(SIZE, max_command, 0, 0, IDEM_RESULT_MAX + MIB)},
     {{"max-output", "SIZE",
       "most bytes of replies that one client has not read (default 32m)"},

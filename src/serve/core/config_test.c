@@ -67,6 +67,81 @@ an_error_names_the_line(void **state)
 }
 
 static void
+a_wrong_line_is_refused(void **state)
+{
+    static const char *const bad[][2] = {
+        {"store =", "store has no value"},
+        {"store = # nothing", "store has no value"},
+        {"socket-mode = 9", "socket-mode is an octal mode"},
+        {"socket-mode = +7", "socket-mode is an octal mode"},
+        {"socket-mode = 1000", "out of range: 0 to 777"},
+        {"console = maybe", "console is no or yes"},
+        {"log-format = xml", "log-format is logfmt or json"},
+        {"uid-bits = 1", "uid-bits"},
+        {"max-clients\t =\t0\t", "max-clients of 0 is out of range"},
+        {"a-name-that-is-longer-than-any-option = 1", "there is no option"},
+        {"stall-timeout = soon", "stall-timeout \"soon\""},
+        {"\t", NULL},
+        {" # only a comment", NULL},
+        {"console = on\t# a tab before it", NULL},
+    };
+    char long_line[5000];
+    struct server_config config;
+    struct idem_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        enum idem_status status = read_config(&config, bad[i][0], &err);
+
+        assert_int_equal(status, bad[i][1] ? IDEM_ERR_INVALID : IDEM_OK);
+        if (bad[i][1] && !strstr(err.text, bad[i][1]))
+            fail_msg("%s gave: %s", bad[i][0], err.text);
+        server_config_clear(&config);
+    }
+    memset(long_line, 'x', sizeof(long_line));
+    long_line[sizeof(long_line) - 1] = 0;
+    assert_int_equal(read_config(&config, long_line, &err), IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "too long"));
+    server_config_clear(&config);
+    server_config_init(&config);
+    assert_int_equal(server_config_text(&config, "file",
+                                        (struct idem_bytes){"store\0=x", 8},
+                                        &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "holds a NUL"));
+    server_config_clear(&config);
+}
+
+static void
+a_file_or_a_variable_that_cannot_be_used_is_named(void **state)
+{
+    char path[] = "/tmp/idem-config-XXXXXX";
+    struct server_config config;
+    struct idem_error err;
+    int fd = mkstemp(path);
+
+    (void)state;
+    server_config_init(&config);
+    assert_int_equal(server_config_file(&config, "/nonexistent", &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "correct --config"));
+    assert_int_equal(server_config_file(&config, "/tmp", &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "/tmp: "));
+    assert_int_equal(ftruncate(fd, 1024 * 1024 + 1), 0);
+    assert_int_equal(server_config_file(&config, path, &err), IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "over 1 MiB"));
+    close(fd);
+    unlink(path);
+    setenv("IDEM_LOG_LEVEL", "loud", 1);
+    assert_int_equal(server_config_environment(&config, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "variable IDEM_LOG_LEVEL: log-level"));
+    unsetenv("IDEM_LOG_LEVEL");
+    server_config_clear(&config);
+}
+
+static void
 listening_wider_needs_credentials(void **state)
 {
     static const struct {
@@ -142,6 +217,64 @@ a_changed_credential_is_revoked_and_an_unchanged_one_is_not(void **state)
     credentials_close(credentials);
 }
 
+/* Each pair of lines differs in one word, so who logged in with the first one
+ * has to log in again. */
+static void
+every_change_of_a_line_revokes(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"a s use x y", "a s use x z"},
+        {"a s use x y", "a s use x"},
+        {"a s use x", "a s view x"},
+        {"a s use", "a t use"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        struct credentials *all;
+        struct principal *a;
+        struct idem_error err;
+
+        assert_int_equal(credentials_open(NULL, &all, &err), IDEM_OK);
+        assert_int_equal(
+            credentials_text(all, "f", idem_text(pairs[i][0]), &err), IDEM_OK);
+        a = credentials_login(all, idem_text("a"), idem_text("s"));
+        assert_non_null(a);
+        assert_int_equal(
+            credentials_text(all, "f", idem_text(pairs[i][1]), &err), IDEM_OK);
+        assert_false(principal_valid(a));
+        principal_put(a);
+        credentials_close(all);
+    }
+}
+
+static void
+a_certificate_that_changed_revokes_and_a_secret_is_none(void **state)
+{
+    struct credentials *all;
+    struct principal *a;
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(credentials_open(NULL, &all, &err), IDEM_OK);
+    assert_int_equal(credentials_text(all, "f",
+                                      idem_text("\r\n\ta\tcert:one\tuse\r\n"),
+                                      &err),
+                     IDEM_OK);
+    assert_null(credentials_login(all, idem_text("a"), idem_text("cert:one")));
+    assert_null(credentials_certificate(all, "two"));
+    a = credentials_certificate(all, "one");
+    assert_non_null(a);
+    assert_int_equal(
+        credentials_text(all, "f", idem_text("a cert:two use"), &err), IDEM_OK);
+    assert_false(principal_valid(a));
+    principal_put(a);
+    credentials_close(all);
+    assert_int_equal(credentials_open("/tmp", &all, &err), IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "not a file"));
+    credentials_close(NULL);
+}
+
 static void
 a_log_line_is_one_line_whatever_it_holds(void **state)
 {
@@ -192,6 +325,11 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_sets_every_kind_of_option),
         cmocka_unit_test(an_error_names_the_line),
+        cmocka_unit_test(a_wrong_line_is_refused),
+        cmocka_unit_test(a_file_or_a_variable_that_cannot_be_used_is_named),
+        cmocka_unit_test(every_change_of_a_line_revokes),
+        cmocka_unit_test(
+            a_certificate_that_changed_revokes_and_a_secret_is_none),
         cmocka_unit_test(listening_wider_needs_credentials),
         cmocka_unit_test(
             a_changed_credential_is_revoked_and_an_unchanged_one_is_not),

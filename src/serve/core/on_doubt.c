@@ -50,7 +50,7 @@ post(const char *url, const char *text, char *why, size_t why_len)
     if (code != CURLE_OK)
         snprintf(why, why_len, "%s", curl_easy_strerror(code));
     else
-        snprintf(why, why_len, "it answered with status %ld", status);
+        snprintf(why, why_len, "it returned status %ld", status);
     return code == CURLE_OK && status >= 200 && status < 300;
 }
 

@@ -150,9 +150,10 @@ check_rules(const struct server *server, struct principal *principal,
             "line, `fence` in HTTP)");
         return PERMIT_NEEDS_MORE;
     }
-    return second_agrees(server->second, principal, op, wish->first, err)
-               ? PERMIT_GIVEN
-               : PERMIT_NEEDS_SECOND;
+    if (second_agrees(server->second, principal, op, wish->first, err))
+        return PERMIT_GIVEN;
+    return err->status == IDEM_ERR_MEMORY ? PERMIT_NO_MEMORY
+                                          : PERMIT_NEEDS_SECOND;
 }
 
 enum server_permit

@@ -44,6 +44,7 @@ enum server_permit {
     PERMIT_NEEDS_MORE,   /* the settings require a reason or a fence */
     PERMIT_OVER_QUOTA,   /* not yet: err names the limit */
     PERMIT_NEEDS_SECOND, /* second-person is set: one more must agree */
+    PERMIT_NO_MEMORY,    /* the proposal for a second person was not kept */
 };
 
 /* Does this op override what others did? If so, it is audited. */

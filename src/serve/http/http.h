@@ -77,13 +77,13 @@ enum http_form {
     X(OWNER, "owner", HTTP_TEXT, 1, IDEM_SUBJECT_MAX, NULL,                    \
       "who holds the lock")                                                    \
     X(NEXT, "next", HTTP_FLAG, 0, 0, NULL,                                     \
-      "answer with a fresh token")                                             \
+      "also return a fresh token")                                             \
     X(TOKENS, "count", HTTP_INTEGER, 1, 1000, NULL, "how many tokens")         \
     X(IDS, "count", HTTP_INTEGER, 1, 1000, NULL, "how many ids")               \
     X(COUNT, "count", HTTP_INTEGER, 1, 1000, NULL,                             \
       "about how many records (default 100)")                                  \
     X(CURSOR, "cursor", HTTP_TEXT, 1, 120, NULL,                               \
-      "where to go on: 0, or what the last answer gave")                       \
+      "where to continue: 0, or the cursor of the last response")              \
     X(IN_SCOPE, "scope", HTTP_TEXT, 1, IDEM_SCOPE_MAX, NULL,                   \
       "only this scope")                                                       \
     X(WITH_ID, "id", HTTP_TEXT, 1, IDEM_ID_MAX, NULL,                          \

@@ -20,65 +20,63 @@ static const struct {
                              "From BEGIN to FINISH, by route."},
 };
 
-static bool
+static void
 add_requests(struct idem_buf *out, const struct idem__figures *figures,
              size_t used)
 {
     static const char name[] = "idem_gateway_requests_total";
-    bool ok = http_put_head(out, name, "counter",
-                            "Requests at the gate, by route and verdict.");
 
-    for (size_t i = 0; i < used && ok; i++) {
+    http_put_head(out, name, "counter",
+                  "Requests at the gateway, by route and verdict.");
+    for (size_t i = 0; i < used; i++) {
         const struct idem__figures_route *route = &figures->routes[i];
 
-        for (size_t v = 0; v < IDEM__FIGURES_VERDICTS && ok; v++)
-            ok = idem_buf_printf(
+        for (size_t v = 0; v < IDEM__FIGURES_VERDICTS; v++)
+            idem_buf_printf(
                 out, "%s{route=\"%s\",verdict=\"%s\"} %" PRIu64 "\n", name,
                 route->name, idem__figures_verdicts[v], route->verdicts[v]);
     }
-    return ok;
 }
 
-static bool
+static void
 add_times(struct idem_buf *out, const struct idem__figures *figures,
           size_t used, size_t which)
 {
-    bool ok =
-        http_put_head(out, times[which].name, "histogram", times[which].help);
     char label[IDEM__FIGURES_NAME_MAX + 16];
 
-    for (size_t i = 0; i < used && ok; i++) {
+    http_put_head(out, times[which].name, "histogram", times[which].help);
+    for (size_t i = 0; i < used; i++) {
         const struct idem__figures_route *route = &figures->routes[i];
 
         snprintf(label, sizeof(label), "route=\"%s\"", route->name);
-        ok = http_put_histogram(out, times[which].name, label,
-                                route->times[which].bucket,
-                                IDEM__FIGURES_BUCKETS, 1e-3,
-                                (double)route->times[which].sum_ms / 1e3);
+        http_put_histogram(out, times[which].name, label,
+                           route->times[which].bucket, IDEM__FIGURES_BUCKETS,
+                           1e-3, (double)route->times[which].sum_ms / 1e3);
     }
-    return ok;
 }
 
-bool
+void
 http_put_gateway(struct idem_buf *out, const char *path)
 {
     struct idem__figures *figures = malloc(sizeof(*figures));
     size_t used = figures ? gateway_figures_read(path, figures) : 0;
-    bool ok = figures && add_requests(out, figures, used);
 
-    for (size_t i = 0; i < IDEM__FIGURES_TIMES && ok; i++)
-        ok = add_times(out, figures, used, i);
+    out->lacks |= !figures;
+    if (!figures)
+        return;
+    add_requests(out, figures, used);
+    for (size_t i = 0; i < IDEM__FIGURES_TIMES; i++)
+        add_times(out, figures, used, i);
     free(figures);
-    return ok;
 }
 
-/* The counters of each route, by verdict. */
+/* The counters of each route, by verdict. NULL: out of memory. */
 static json_t *
 figures_json(const char *path)
 {
     struct idem__figures *figures = malloc(sizeof(*figures));
     size_t used = figures ? gateway_figures_read(path, figures) : 0;
-    json_t *all = json_array();
+    json_t *all = figures ? json_array() : NULL;
 
     for (size_t i = 0; i < used; i++) {
         const struct idem__figures_route *route = &figures->routes[i];

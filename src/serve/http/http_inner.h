@@ -258,11 +258,11 @@ bool http_tls_peer(struct MHD_Connection *connection, char *name,
 
 /* http_metrics.c: Prometheus text. False: out of memory. */
 bool http_metrics(struct http *http, struct idem_buf *out);
-bool http_put_head(struct idem_buf *out, const char *name, const char *type,
+void http_put_head(struct idem_buf *out, const char *name, const char *type,
                    const char *help);
 /* Each bucket ends at twice the time of the previous one; the last one has no
  * end. The label is name="value". */
-bool http_put_histogram(struct idem_buf *out, const char *name,
+void http_put_histogram(struct idem_buf *out, const char *name,
                         const char *label, const uint64_t *bucket,
                         size_t buckets, double first_s, double sum_s);
 
@@ -271,7 +271,7 @@ bool http_put_histogram(struct idem_buf *out, const char *name,
 bool http_doubts_look(struct http *http, uint64_t *count, double *oldest_s);
 
 /* http_gateway.c: write the gateway's counters from its file; NULL: none. */
-bool http_put_gateway(struct idem_buf *out, const char *path);
+void http_put_gateway(struct idem_buf *out, const char *path);
 /* Settings of the gateway's routes, from another file; NULL: out of memory. */
 json_t *http_gateway_routes(const struct server_config *config);
 

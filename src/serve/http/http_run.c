@@ -442,7 +442,8 @@ run_explain(struct http_request *request)
     request->json = http_explain(request->http->server, request->call.id_kind,
                                  request->call.op.id, &err);
     if (!request->json)
-        http_fail_with(request, IDEM_ERR_INVALID, &err);
+        http_fail_with(request,
+                       err.text[0] ? IDEM_ERR_INVALID : IDEM_ERR_MEMORY, &err);
     return true;
 }
 

@@ -215,6 +215,7 @@ check_right(struct http_request *request)
         [PERMIT_NEEDS_MORE] = IDEM_PROBLEM_INVALID,
         [PERMIT_OVER_QUOTA] = IDEM_PROBLEM_QUOTA,
         [PERMIT_NEEDS_SECOND] = IDEM_PROBLEM_FORBIDDEN,
+        [PERMIT_NO_MEMORY] = IDEM_PROBLEM_MEMORY,
     };
     const struct http_call *call = &request->call;
     char first[AUDIT_WHO_MAX] = "";

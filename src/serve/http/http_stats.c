@@ -16,6 +16,7 @@
 #include "../core/doubts.h"
 #include "http_inner.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -220,16 +221,17 @@ add_levels(struct http_stats *self, const struct idem__stats *now,
     pthread_mutex_unlock(&self->lock);
 }
 
-static bool
+static void
 put_row(struct idem_buf *out, const struct stats_row *row)
 {
-    bool ok = idem_buf_printf(out, "[%" PRId64, row->time_ms);
-
-    for (size_t i = 0; i < COLUMN_COUNT && ok; i++)
-        ok = isnan(row->values[i])
-                 ? idem_buf_add_text(out, ",null")
-                 : idem_buf_printf(out, ",%.6g", (double)row->values[i]);
-    return ok && idem_buf_add_text(out, "]");
+    idem_buf_printf(out, "[%" PRId64, row->time_ms);
+    for (size_t i = 0; i < COLUMN_COUNT; i++) {
+        if (isnan(row->values[i]))
+            idem_buf_add_text(out, ",null");
+        else
+            idem_buf_printf(out, ",%.6g", (double)row->values[i]);
+    }
+    idem_buf_add_text(out, "]");
 }
 
 static void
@@ -266,8 +268,10 @@ sample(struct http_stats *self)
     if (http_events_wanted(self->http)) {
         look_for_doubts(self);
         idem_buf_init(&text, ROW_ROOM);
-        if (idem_buf_add_text(&text, "data: ") && put_row(&text, &row) &&
-            idem_buf_add_text(&text, "\n\n"))
+        idem_buf_add_text(&text, "data: ");
+        put_row(&text, &row);
+        idem_buf_add_text(&text, "\n\n");
+        if (!text.lacks)
             http_events_send(self->http, (const char *)text.data, text.len);
         idem_buf_clear(&text);
     }
@@ -392,18 +396,16 @@ http_stats_close(struct http_stats *self)
     free(self);
 }
 
-static bool
+static void
 put_names(struct idem_buf *out)
 {
-    bool ok = idem_buf_add_text(out, "\"names\":[\"time\"");
-
-    for (size_t i = 0; i < COLUMN_P50 && ok; i++)
-        ok = idem_buf_printf(out, ",\"%s\"", column_names[i]);
-    for (int i = 0; i < 2 * IDEM__VERB_COUNT && ok; i++)
-        ok = idem_buf_printf(
-            out, ",\"%s_%s\"", i < IDEM__VERB_COUNT ? "p50" : "p99",
-            idem_verb_name((enum idem_verb)(i % IDEM__VERB_COUNT)));
-    return ok && idem_buf_add_text(out, "]");
+    idem_buf_add_text(out, "\"names\":[\"time\"");
+    for (size_t i = 0; i < COLUMN_P50; i++)
+        idem_buf_printf(out, ",\"%s\"", column_names[i]);
+    for (int i = 0; i < 2 * IDEM__VERB_COUNT; i++)
+        idem_buf_printf(out, ",\"%s_%s\"", i < IDEM__VERB_COUNT ? "p50" : "p99",
+                        idem_verb_name((enum idem_verb)(i % IDEM__VERB_COUNT)));
+    idem_buf_add_text(out, "]");
 }
 
 static json_t *
@@ -426,13 +428,12 @@ ids_facts(struct server *server)
                      (json_int_t)f.ranges);
 }
 
-static bool
+static void
 put_facts(struct idem_buf *out, struct http *http)
 {
     struct server *server = http->server;
     struct http_process process;
     char store[512], *text;
-    bool ok;
 
     server_json_begin();
     idem__url_redact(server->config->store, store, sizeof(store));
@@ -442,9 +443,10 @@ put_facts(struct idem_buf *out, struct http *http)
         store, "start_s", process.start_s, "resident", process.resident,
         "max_result", (json_int_t)server->config->max_result, "gateway",
         server->config->gateway_routes != NULL, "ids", ids_facts(server)));
-    ok = text && idem_buf_printf(out, ",\"facts\":%s", text);
+    if (text)
+        idem_buf_printf(out, ",\"facts\":%s", text);
+    out->lacks |= !text;
     free(text);
-    return ok;
 }
 
 bool
@@ -452,17 +454,20 @@ http_stats_put(struct http *http, size_t seconds, struct idem_buf *out)
 {
     struct http_stats *self = http->stats;
     uint64_t from;
-    bool ok;
 
-    ok = idem_buf_add_text(out, "{\"verdict\":\"stats\",") && put_names(out) &&
-         put_facts(out, http) && idem_buf_add_text(out, ",\"samples\":[");
-    if (seconds > KEPT)
-        seconds = KEPT;
+    idem_buf_add_text(out, "{\"verdict\":\"stats\",");
+    put_names(out);
+    put_facts(out, http);
+    idem_buf_add_text(out, ",\"samples\":[");
+    assert(seconds <= KEPT); /* the limit of the field */
     pthread_mutex_lock(&self->lock);
     from = self->count > seconds ? self->count - seconds : 0;
-    for (uint64_t i = from; i < self->count && ok; i++)
-        ok = (i == from || idem_buf_add_text(out, ",")) &&
-             put_row(out, &self->rows[i % KEPT]);
+    for (uint64_t i = from; i < self->count; i++) {
+        if (i > from)
+            idem_buf_add_text(out, ",");
+        put_row(out, &self->rows[i % KEPT]);
+    }
     pthread_mutex_unlock(&self->lock);
-    return ok && idem_buf_add_text(out, "]}");
+    idem_buf_add_text(out, "]}");
+    return !out->lacks;
 }

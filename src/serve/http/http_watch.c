@@ -63,7 +63,7 @@ answer_overdue(struct http_request *request)
         request->failed = true;
         request->problem = reads ? IDEM_PROBLEM_TIMEOUT : IDEM_PROBLEM_LOST;
         idem__fail(&request->error, IDEM_ERR_TIMEOUT,
-                   "the store did not answer in time");
+                   "the store did not respond in time");
     }
     request->abandoned = true;
     http_resume(request);

@@ -364,8 +364,11 @@ do_info(struct client *client, const struct command *command)
     struct resp_out text = {.buf = {.cap = 65536}};
 
     info_add(client->loop, &text);
-    reply_bytes(client, command,
-                (struct idem_bytes){text.buf.data, text.buf.len});
+    if (text.buf.lacks)
+        reply_error(client, command, "MEMORY", "out of memory");
+    else
+        reply_bytes(client, command,
+                    (struct idem_bytes){text.buf.data, text.buf.len});
     idem_buf_clear(&text.buf);
 }
 
@@ -386,8 +389,10 @@ add_id(void *arg, struct idem_bytes id)
 static void
 answer_ids(struct resp_out *out, struct answer_tag tag, size_t count,
            const struct ids *ids, enum idem_status status,
-           const struct idem_error *err)
+           struct idem_error *err)
 {
+    if (status == IDEM_OK && ids->out.failed)
+        status = idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     if (status != IDEM_OK) {
         answer_add_status(out, tag, status, err);
         return;

@@ -148,7 +148,7 @@ refused(struct client *client, const struct command *command,
     static const char *const words[] = {
         [PERMIT_NEEDS_LOGIN] = "NOAUTH",  [PERMIT_NEEDS_RIGHT] = "NOPERM",
         [PERMIT_NEEDS_MORE] = "ERR",      [PERMIT_OVER_QUOTA] = "OVERLOADED",
-        [PERMIT_NEEDS_SECOND] = "NOPERM",
+        [PERMIT_NEEDS_SECOND] = "NOPERM", [PERMIT_NO_MEMORY] = "MEMORY",
     };
     struct answer_tag tag = {command->wire.tagged, command->wire.tag};
     struct audit_source source;

@@ -136,6 +136,7 @@ add_routes(struct loop *loop, struct resp_out *out)
     struct idem__figures *figures = path ? malloc(sizeof(*figures)) : NULL;
     size_t used = figures ? gateway_figures_read(path, figures) : 0;
 
+    out->buf.lacks |= path && !figures;
     if (used > 0)
         idem_buf_add_text(&out->buf, "\r\n# Gateway\r\n");
     for (size_t i = 0; i < used; i++) {

@@ -99,15 +99,22 @@ loop_open(struct loop *loop, struct server *server, struct idem_error *err)
     return IDEM_OK;
 }
 
-static void
-add_listeners(struct loop *loop, const int *fds, size_t count)
+/* The loop closes all of them, also after an error. */
+static enum idem_status
+add_listeners(struct loop *loop, const int *fds, size_t count,
+              struct idem_error *err)
 {
+    enum idem_status status = IDEM_OK;
+
     for (size_t i = 0; i < count; i++) {
         struct watched *source = &loop->listeners[loop->listener_count++];
 
         *source = (struct watched){SOURCE_LISTENER, fds[i]};
-        add_source(loop, source);
+        if (!add_source(loop, source) && status == IDEM_OK)
+            status = idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                                "cannot watch a socket: %s", strerror(errno));
     }
+    return status;
 }
 
 enum idem_status
@@ -117,7 +124,7 @@ loop_listen(struct loop *loop, struct idem_error *err)
     const char *list = config->listen;
     struct server_address address;
     int fds[SERVER_LISTEN_MAX];
-    enum idem_status status = IDEM_OK;
+    enum idem_status status = IDEM_OK, added;
     size_t count = 0;
 
     /* The unix socket is always the first listener. */
@@ -125,15 +132,16 @@ loop_listen(struct loop *loop, struct idem_error *err)
         status = server_listen_unix(
             config->socket, (unsigned)config->socket_mode, config->socket_group,
             &fds[0], &loop->own_socket, err);
+        if (status == IDEM_OK)
+            status = add_listeners(loop, fds, 1, err);
         if (status != IDEM_OK)
             return status;
-        add_listeners(loop, fds, 1);
     }
     while (list && status == IDEM_OK &&
            server_address_next(&list, &address, err))
         status = server_listen_tcp(&address, fds, &count, err);
-    add_listeners(loop, fds, count);
-    return status;
+    added = add_listeners(loop, fds, count, status == IDEM_OK ? err : NULL);
+    return status == IDEM_OK ? added : status;
 }
 
 /* ---- accepting ------------------------------------------------------- */

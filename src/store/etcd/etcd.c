@@ -305,7 +305,7 @@ build_swaps(struct etcd_store *self, const struct idem_swap *swaps,
 static enum idem_status
 no_sense(struct idem_error *err, enum idem_status status)
 {
-    return idem__fail(err, status, "etcd: an answer that makes no sense");
+    return idem__fail(err, status, "etcd: an unexpected reply");
 }
 
 /* The first key of the answer to a range, or NULL. */

@@ -118,7 +118,7 @@ read_reply(struct etcd_client *client, json_t **reply, struct idem_error *err)
     curl_easy_getinfo(client->curl, CURLINFO_RESPONSE_CODE, &status);
     if (!json_is_object(json))
         result = fail(client, ETCD_LOST, IDEM_ERR_LOST,
-                      "the answer is not JSON: is this etcd?", err);
+                      "the reply is not JSON: is this etcd?", err);
     else if (status != 200)
         result = read_error(client, json, err);
     if (result == ETCD_DONE)

@@ -36,7 +36,7 @@ is_due(const struct journal *self)
     idem__segment_totals(self, &used, &live);
     slack = self->segments[self->segment_count - 1].file_len;
     if (self->segment_count > SMALL_SEGMENTS &&
-        used / self->segment_count < slack / 4)
+        used / self->segment_count < idem__segment_usual_len(self) / 4)
         return true; /* many short segments, from many restarts */
     return used - live > live / 20 * 19 + slack;
 }

@@ -206,7 +206,7 @@ enum idem_status
 idem__folder_complete(struct journal *self, struct idem_error *err)
 {
     if (faccessat(self->dir_fd, JOURNAL_INCOMPLETE, F_OK, 0) != 0)
-        return IDEM_OK;
+        return errno == ENOENT ? IDEM_OK : folder_error(self->dir, errno, err);
     return idem__fail(
         err, IDEM_ERR_CORRUPT,
         "journal: %.120s is a copy that was interrupted: run idem "
@@ -260,9 +260,13 @@ ascending(const void *a, const void *b)
 static DIR *
 list_open(const struct journal *self)
 {
-    int fd = openat(self->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *folder;
+    int fd;
 
+    do
+        fd = openat(self->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
+    folder = fd < 0 ? NULL : fdopendir(fd);
     if (!folder && fd >= 0)
         close(fd);
     return folder;

@@ -275,6 +275,11 @@ bool idem__segment_drop_oldest(struct journal *self);
 /* Make sure that the next segment and the reserve are prepared. If there is no
  * space for them the journal is full, until there is space again. */
 void idem__segment_prepare(struct journal *self);
+/* The length of a new segment after a while without a start: a sixteenth of the
+ * live bytes, so that each segment is a small part of the log, but at most 64
+ * MiB or what makes about 128 segments. The newest segment of a killed process
+ * is read completely at the next start. */
+uint64_t idem__segment_usual_len(const struct journal *self);
 /* Find the reserve that an earlier run left. */
 void idem__segment_reserve(struct journal *self);
 /* The bytes of segments and saved indexes, and the bytes of live entries. */

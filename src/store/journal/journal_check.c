@@ -337,15 +337,16 @@ lives(struct checker *self, const struct segment *segment,
 }
 
 /* The second pass. Places that were damaged in the first pass are skipped. */
-static void
+static enum idem_status
 show_segment(struct checker *self, const struct segment *segment)
 {
     struct segment_walk walk;
     bool found = true;
+    int error = 0;
 
     idem__walk_init(&walk, self->journal.io, segment->fd, &segment->head,
                     segment->end);
-    while (found && !self->stop) {
+    while (found && !error && !self->stop) {
         struct entry_head head;
         struct idem_record record;
         const uint8_t *bytes;
@@ -355,12 +356,11 @@ show_segment(struct checker *self, const struct segment *segment)
         enum walk_found next = idem__walk_next(&walk, &head, &bytes);
 
         if (next == WALK_ERROR)
-            break;
-        if (next == WALK_STOP) {
-            found = at < walk.limit && idem__walk_find(&walk, 0, &found) == 0 &&
-                    found;
+            error = errno;
+        else if (next == WALK_STOP)
+            error = idem__walk_find(&walk, 0, &found);
+        if (next != WALK_ENTRY)
             continue;
-        }
         if (head.kind == ENTRY_RECORD &&
             idem__decode(
                 (struct idem_bytes){bytes + ENTRY_HEAD_LEN, head.body_len},
@@ -370,6 +370,7 @@ show_segment(struct checker *self, const struct segment *segment)
         self->stop = !self->sight(self->arg, &sight);
     }
     idem__walk_clear(&walk);
+    return error ? read_error(self, error) : IDEM_OK;
 }
 
 static enum idem_status
@@ -396,8 +397,8 @@ check_all(struct checker *self)
         return status;
     for (size_t i = 0; i < journal->segment_count; i++) {
         report->live_bytes += journal->segments[i].live;
-        if (self->sight && !self->stop)
-            show_segment(self, &journal->segments[i]);
+        if (self->sight && !self->stop && status == IDEM_OK)
+            status = show_segment(self, &journal->segments[i]);
     }
     report->segments = journal->segment_count;
     if (journal->segment_count > 0) {
@@ -407,7 +408,7 @@ check_all(struct checker *self)
     }
     report->live = journal->index.count;
     report->executing = journal->index.executing;
-    return IDEM_OK;
+    return status;
 }
 
 enum idem_status

@@ -145,6 +145,140 @@ it_finds_each_damaged_place(void **state)
         IDEM_ERR_INVALID);
 }
 
+/* ---- entries whose checksum is right, but not what they say ---------------
+ */
+
+enum lie {
+    LIE_NONE,
+    LIE_REV,
+    LIE_DROP,
+    LIE_OLD_DROP,
+    LIE_FLAGS,
+    LIE_KEY,
+    LIE_BODY,
+};
+
+/* Write the entry of this id again, with a right checksum. */
+static void
+write_lie(const char *dir, const struct segment_head *segment, uint64_t id,
+          enum lie lie)
+{
+    struct test_path path = test_segment_path(dir, 1, "seg");
+    static uint8_t bytes[65536];
+    int fd = open(path.text, O_RDWR);
+    ssize_t len = pread(fd, bytes, sizeof(bytes), 0);
+    uint64_t at = SEGMENT_HEAD_LEN, need;
+    struct entry_head head;
+
+    for (;; at += entry_len(head.body_len)) {
+        assert_int_equal(idem__entry_get(bytes + at, (uint64_t)len - at,
+                                         segment->salt, &head, &need),
+                         ENTRY_FINE);
+        if (head.rev == id + 1)
+            break;
+    }
+    head.rev += lie == LIE_REV;
+    head.drop_at += lie == LIE_DROP;
+    if (lie == LIE_OLD_DROP)
+        head.drop_at = INT64_C(4000000000000); /* it expires then */
+    head.flags ^= lie == LIE_FLAGS ? ENTRY_EXECUTING : 0;
+    head.key[5] ^= lie == LIE_KEY;
+    bytes[at + ENTRY_HEAD_LEN] ^= lie == LIE_BODY ? 0xff : 0;
+    idem__entry_put(&head, segment->salt, bytes + at);
+    assert_int_equal(pwrite(fd, bytes, (size_t)len, 0), len);
+    close(fd);
+}
+
+static void
+see_what(void *arg, uint64_t segment, uint64_t at, const char *what)
+{
+    (void)segment;
+    (void)at;
+    snprintf(arg, 100, "%s", what);
+}
+
+static void
+an_entry_that_is_not_of_its_record_is_reported(void **state)
+{
+    static const struct {
+        enum lie lie;
+        const char *said;
+    } cases[] = {
+        {LIE_NONE, ""},
+        {LIE_OLD_DROP, ""}, /* idem before 0.9 wrote it so */
+        {LIE_REV, "the record and its entry disagree"},
+        {LIE_DROP, "the record and its entry disagree"},
+        {LIE_FLAGS, "the record and its entry disagree"},
+        {LIE_KEY, "the record is not of its key"},
+        {LIE_BODY, "the record cannot be read"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct idem_store *store;
+        struct journal_report report;
+        struct segment_head segment;
+        char said[100] = "";
+
+        test_folder_empty(*state);
+        store = test_open(*state, NULL);
+        for (uint64_t id = 0; id < 5; id++)
+            put(store, id, id + 1, 0, IDEM_STATE_SUCCEEDED);
+        segment = ((struct journal *)store)->segments[0].head;
+        test_close(store);
+        write_lie(*state, &segment, 3, cases[i].lie);
+        assert_int_equal(idem__journal_check(*state, NULL, NULL, see_what, said,
+                                             &report, NULL),
+                         IDEM_OK);
+        assert_string_equal(said, cases[i].said);
+        assert_int_equal(report.damaged, said[0] != 0);
+        assert_int_equal(report.records, 5);
+    }
+}
+
+static bool
+see_one(void *arg, const struct journal_sight *sight)
+{
+    (void)sight;
+    return ++*(int *)arg < 3;
+}
+
+static void
+a_missing_segment_is_reported_and_the_others_are_read(void **state)
+{
+    static const struct journal_tuning small = {.segment_len = 8192,
+                                                .no_thread = true};
+    struct idem_store *store = test_open(*state, &small);
+    struct test_path path = test_segment_path(*state, 2, "seg");
+    struct journal_report report;
+    char said[100] = "";
+    int seen = 0, fd;
+
+    for (uint64_t id = 0; id < 80; id++)
+        put(store, id, id + 1, 0, IDEM_STATE_SUCCEEDED);
+    assert_true(((struct journal *)store)->segment_count > 2);
+    test_close(store);
+    assert_int_equal(
+        idem__journal_check(*state, NULL, see_one, NULL, &seen, &report, NULL),
+        IDEM_OK);
+    assert_int_equal(seen, 3); /* it was told to stop */
+    assert_int_equal(report.live, 80);
+
+    fd = open(path.text, O_RDWR);
+    assert_int_equal(pwrite(fd, "x", 1, 9), 1);
+    close(fd);
+    assert_int_equal(
+        idem__journal_check(*state, NULL, NULL, see_what, said, &report, NULL),
+        IDEM_OK);
+    assert_true(report.damaged >= 1 && report.live < 80 && report.live > 20);
+    assert_int_equal(unlink(path.text), 0);
+    assert_int_equal(
+        idem__journal_check(*state, NULL, NULL, see_what, said, &report, NULL),
+        IDEM_OK);
+    assert_string_equal(said, "the segment is missing");
+    assert_int_equal(report.damaged, 1);
+    assert_true(report.live < 80 && report.live > 20);
+}
+
 /* A child writes, cleans and changes segments as fast as it can; a check
  * meanwhile must never report damage. */
 static void
@@ -208,6 +342,8 @@ main(void)
                                     test_folder_teardown)
         T(it_counts_what_is_there_and_changes_nothing),
         T(it_finds_each_damaged_place),
+        T(an_entry_that_is_not_of_its_record_is_reported),
+        T(a_missing_segment_is_reported_and_the_others_are_read),
         T(a_running_journal_never_looks_damaged),
     };
 

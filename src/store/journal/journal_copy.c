@@ -34,41 +34,70 @@ failed(struct copier *self, const struct journal *where, int error)
                       "journal: %.150s: %s", where->dir, idem__io_text(error));
 }
 
-static bool
-gone(const struct journal *journal, uint64_t id, uint64_t salt)
+/* Open a segment of the journal that is copied; the descriptor is -1 if there
+ * is none with this number. Any other error must end the copy, because a copy
+ * without the segment would look complete. The running journal may make or
+ * remove the segment meanwhile, so try several times. */
+static enum idem_status
+open_source(struct copier *self, uint64_t id, struct segment *segment)
+{
+    struct journal_name name = idem__segment_name(id, "seg");
+    enum idem_status status = IDEM_OK;
+
+    for (int look = 0; look < LOOKS; look++) {
+        status =
+            idem__segment_open(&self->from, id, O_RDONLY, segment, self->err);
+        if (status == IDEM_OK)
+            return IDEM_OK;
+        segment->fd = -1;
+        if (faccessat(self->from.dir_fd, name.text, F_OK, 0) != 0 &&
+            errno == ENOENT)
+            return IDEM_OK;
+    }
+    return status;
+}
+
+/* Was this segment removed since it was opened? */
+static enum idem_status
+is_gone(struct copier *self, const struct segment *source, bool *gone)
 {
     struct segment now;
+    enum idem_status status = open_source(self, source->head.id, &now);
 
-    if (idem__segment_open(journal, id, O_RDONLY, &now, NULL) != IDEM_OK)
-        return true;
-    idem__io_close(journal->io, now.fd);
-    return now.head.salt != salt;
+    if (status != IDEM_OK)
+        return status;
+    *gone = now.fd < 0 || now.head.salt != source->head.salt;
+    idem__io_close(self->from.io, now.fd);
+    return IDEM_OK;
 }
 
-/* The number of the oldest segment; 0: there is none, or it cannot be read. */
-static uint64_t
-oldest(const struct journal *journal)
+/* The numbers of the oldest and the newest segment; 0: there is none. */
+static enum idem_status
+find_ends(struct copier *self, uint64_t *oldest, uint64_t *newest)
 {
-    uint64_t *ids = NULL, first = 0;
+    uint64_t *ids = NULL;
     size_t count = 0;
+    enum idem_status status =
+        idem__folder_list(&self->from, &ids, &count, self->err);
 
-    if (idem__folder_list(journal, &ids, &count, NULL) == IDEM_OK && count > 0)
-        first = ids[0];
+    *oldest = count > 0 ? ids[0] : 0;
+    *newest = count > 0 ? ids[count - 1] : 0;
     free(ids);
-    return first;
+    return status;
 }
 
-/* Where this segment ends, according to the next one; 0: there is no next
- * one. */
-static uint64_t
-sealed_end(const struct journal *journal, uint64_t id)
+/* Where a segment ends, according to the next one; 0: there is no next one. */
+static enum idem_status
+sealed_end(struct copier *self, uint64_t id, uint64_t *end)
 {
     struct segment next;
+    enum idem_status status = open_source(self, id + 1, &next);
 
-    if (idem__segment_open(journal, id + 1, O_RDONLY, &next, NULL) != IDEM_OK)
-        return 0;
-    idem__io_close(journal->io, next.fd);
-    return next.head.prev_end;
+    if (status != IDEM_OK)
+        return status;
+    *end = next.fd < 0 ? 0 : next.head.prev_end;
+    idem__io_close(self->from.io, next.fd);
+    return IDEM_OK;
 }
 
 /*
@@ -185,7 +214,7 @@ copy_open(struct copier *self, const struct segment *source, uint64_t *end,
           enum found *found)
 {
     enum idem_status status = IDEM_OK;
-    bool whole = false, damaged = false;
+    bool whole = false, damaged = false, gone = false;
 
     *found = *end ? SEALED : NEWEST;
     if (*found == NEWEST)
@@ -201,37 +230,70 @@ copy_open(struct copier *self, const struct segment *source, uint64_t *end,
         self->copied->copied_bytes += *end;
         return IDEM_OK;
     }
-    if (gone(&self->from, source->head.id, source->head.salt)) {
+    status = is_gone(self, source, &gone);
+    if (gone)
         *found = TAKEN;
-        return IDEM_OK;
-    }
+    return status != IDEM_OK || gone
+               ? status
+               : idem__fail(self->err, IDEM_ERR_CORRUPT,
+                            "journal: %.100s: segment %016" PRIx64
+                            " is damaged: run idem journal check",
+                            self->from.dir, source->head.id);
+}
+
+static enum idem_status
+missing(struct copier *self, uint64_t id)
+{
     return idem__fail(self->err, IDEM_ERR_CORRUPT,
                       "journal: %.100s: segment %016" PRIx64
-                      " is damaged: run idem journal check",
-                      self->from.dir, source->head.id);
+                      " is missing: run idem journal check",
+                      self->from.dir, id);
+}
+
+/* There was no next segment. It may be there now, both may be removed, or only
+ * the next one is missing. The folder is listed first: a segment of the list
+ * was made after the next one, which is removed after this one. */
+static enum idem_status
+look_again(struct copier *self, const struct segment *source, uint64_t *end,
+           enum found *found)
+{
+    uint64_t oldest, newest, id = source->head.id;
+    enum idem_status status = find_ends(self, &oldest, &newest);
+    bool gone = false;
+
+    if (status == IDEM_OK)
+        status = sealed_end(self, id, end);
+    if (status == IDEM_OK && *end == 0)
+        status = is_gone(self, source, &gone);
+    if (gone)
+        *found = TAKEN;
+    else if (status == IDEM_OK && *end == 0 && newest > id)
+        status = missing(self, id + 1);
+    return status;
 }
 
 static enum idem_status
 copy_segment(struct copier *self, uint64_t id, enum found *found)
 {
+    uint64_t oldest, newest, end = 0;
     struct segment source;
-    enum idem_status status =
-        idem__segment_open(&self->from, id, O_RDONLY, &source, self->err);
-    uint64_t end = sealed_end(&self->from, id);
+    enum idem_status status = open_source(self, id, &source);
 
-    if (status != IDEM_OK) {
-        *found = TAKEN;
-        return id < oldest(&self->from) ? IDEM_OK : status;
+    *found = TAKEN;
+    if (status == IDEM_OK && source.fd < 0) {
+        status = find_ends(self, &oldest, &newest);
+        return status == IDEM_OK && id >= oldest ? missing(self, id) : status;
     }
-    do { /* the newest segment may be completed during the copy */
+    if (status == IDEM_OK)
+        status = sealed_end(self, id, &end);
+    while (status == IDEM_OK) {
         status = copy_open(self, &source, &end, found);
-    } while (status == IDEM_OK && *found == NEWEST &&
-             (end = sealed_end(&self->from, id)) != 0);
-    /* If there is no next segment, this one is the newest only if it still
-     * exists; otherwise both were removed. */
-    if (status == IDEM_OK && *found == NEWEST &&
-        gone(&self->from, id, source.head.salt))
-        *found = TAKEN;
+        if (status != IDEM_OK || *found != NEWEST)
+            break;
+        status = look_again(self, &source, &end, found);
+        if (*found != NEWEST || end == 0)
+            break; /* otherwise it was completed during the copy */
+    }
     idem__io_close(self->from.io, source.fd);
     return status;
 }
@@ -260,50 +322,62 @@ drop_older(struct copier *self, uint64_t first)
 /* The file "copy-of" names the folder that was copied. If the two have no
  * common segment any more, it distinguishes an old copy from another
  * journal. */
-static bool
-same_source(struct copier *self)
+static enum idem_status
+same_source(struct copier *self, bool *same)
 {
     char text[sizeof(self->source)] = "";
     size_t got = 0;
     int fd = -1;
+    int error =
+        idem__io_open(self->to.io, self->to.dir_fd, "copy-of", O_RDONLY, &fd);
 
-    if (!idem__io_open(self->to.io, self->to.dir_fd, "copy-of", O_RDONLY, &fd))
-        (void)idem__io_read(self->to.io, fd, text, sizeof(text) - 1, 0, &got);
+    if (!error)
+        error = idem__io_read(self->to.io, fd, text, sizeof(text) - 1, 0, &got);
     idem__io_close(self->to.io, fd);
-    return got > 0 && strcmp(text, self->source) == 0;
+    *same = strcmp(text, self->source) == 0;
+    return error && error != ENOENT ? failed(self, &self->to, error) : IDEM_OK;
 }
 
 /* Is `to` empty, or an earlier copy of `from`? */
-static bool
-same_journal(struct copier *self)
+static enum idem_status
+same_journal(struct copier *self, bool *same)
 {
-    for (size_t i = self->there_count; i > 0; i--) {
-        struct segment mine, source;
+    struct segment mine, source = {.fd = -1};
+    enum idem_status status = IDEM_OK;
+    size_t i = self->there_count;
 
-        if (idem__segment_open(&self->from, self->there[i - 1], O_RDONLY,
-                               &source, NULL) != IDEM_OK)
-            continue;
-        idem__io_close(self->from.io, source.fd);
-        if (idem__segment_open(&self->to, self->there[i - 1], O_RDONLY, &mine,
-                               NULL) != IDEM_OK)
-            return false;
-        idem__io_close(self->to.io, mine.fd);
-        return mine.head.salt == source.head.salt;
-    }
-    return self->there_count == 0 || same_source(self);
+    *same = true;
+    while (i > 0 && source.fd < 0 && status == IDEM_OK)
+        status = open_source(self, self->there[--i], &source);
+    idem__io_close(self->from.io, source.fd);
+    if (status != IDEM_OK || self->there_count == 0)
+        return status;
+    if (source.fd < 0)
+        return same_source(self, same);
+    status = idem__segment_open(&self->to, source.head.id, O_RDONLY, &mine,
+                                self->err);
+    if (status != IDEM_OK)
+        return status;
+    idem__io_close(self->to.io, mine.fd);
+    *same = mine.head.salt == source.head.salt;
+    return IDEM_OK;
 }
 
+/* Under another name first, so that the file is never there without its
+ * text. */
 static int
 put_file(struct copier *self, const char *name, const char *text)
 {
     int fd = -1;
-    int error = idem__io_open(self->to.io, self->to.dir_fd, name,
+    int error = idem__io_open(self->to.io, self->to.dir_fd, "incoming",
                               O_RDWR | O_CREAT | O_TRUNC, &fd);
 
     if (!error)
         error = idem__io_write(self->to.io, fd, text, strlen(text), 0);
     if (!error)
         error = idem__io_sync(self->to.io, fd);
+    if (!error)
+        error = idem__io_rename(self->to.io, self->to.dir_fd, "incoming", name);
     idem__io_close(self->to.io, fd);
     return error;
 }
@@ -339,9 +413,12 @@ copy_all(struct copier *self, bool fresh, journal_progress_fn *progress,
 {
     uint64_t first = self->first;
     enum found found = SEALED;
-    enum idem_status status;
+    bool same;
+    enum idem_status status = same_journal(self, &same);
 
-    if (!same_journal(self))
+    if (status != IDEM_OK)
+        return status;
+    if (!same)
         return idem__fail(self->err, IDEM_ERR_INVALID,
                           "%.120s holds another journal: name an empty folder",
                           self->to.dir);
@@ -363,10 +440,12 @@ static enum idem_status
 open_folders(struct copier *self, bool fresh)
 {
     enum idem_status status = idem__folder_look(&self->from, self->err);
+    uint64_t newest;
 
     if (status == IDEM_OK)
         status = idem__folder_complete(&self->from, self->err);
-    self->first = status == IDEM_OK ? oldest(&self->from) : 0;
+    if (status == IDEM_OK)
+        status = find_ends(self, &self->first, &newest);
     if (status == IDEM_OK && self->first == 0)
         status = idem__fail(self->err, IDEM_ERR_INVALID,
                             "journal: there is no journal in %.120s: name the "

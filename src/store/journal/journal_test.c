@@ -288,6 +288,128 @@ a_scan_for_executing_records_reads_no_others(void **state)
     test_close(store);
 }
 
+static void
+a_url_that_names_no_journal_is_refused(void **state)
+{
+    static const struct {
+        const char *after, *said;
+    } cases[] = {
+        {"?clock=trusty", "unknown option \"clock=trusty\""},
+        {"?clock=never", "unknown option \"clock=never\""},
+        {"?damage=ignore", "unknown option \"damage=ignore\""},
+        {"?damage=accepts", "unknown option \"damage=accepts\""},
+        {"?damage=accept&x", "unknown option \"x\""},
+    };
+    struct idem_store *store;
+    struct idem_error err;
+    char url[5000];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(url, sizeof(url), "journal:%s%s", (char *)*state,
+                 cases[i].after);
+        assert_int_equal(idem__store_open(url, NULL, &store, &err),
+                         IDEM_ERR_INVALID);
+        if (!strstr(err.text, cases[i].said))
+            fail_msg("%s: %s", url, err.text);
+    }
+    assert_int_equal(idem__store_open("journal:", NULL, &store, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "names no folder"));
+    memset(url, 'a', sizeof(url) - 1);
+    memcpy(url, "journal:", 8);
+    url[8 + 3901] = 0;
+    assert_int_equal(idem__store_open(url, NULL, &store, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "too long"));
+}
+
+static void
+a_delete_of_an_absent_record_is_done(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct test_record t;
+
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 11, 10);
+    assert_int_equal(test_swap(store, &t, 0, true), IDEM_SWAP_STORED);
+    assert_int_equal(test_rev(store, 1), 0);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    assert_int_equal(test_swap(store, &t, 0, true), IDEM_SWAP_REFUSED);
+    assert_int_equal(test_rev(store, 1), 11);
+    test_close(store);
+}
+
+static bool
+no_record(void *arg, const struct idem_record *record)
+{
+    (void)arg;
+    (void)record;
+    return true;
+}
+
+static void
+a_cursor_that_no_scan_gave_is_refused(void **state)
+{
+    static const char *texts[] = {"", "-5", "12x", "x"};
+    struct idem_store *store = test_open(*state, NULL);
+    struct idem_filter filter = {0};
+    struct idem_now now = {0};
+
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        struct idem_cursor cursor = {""};
+        struct idem_query query = {&filter,   &now, &cursor, 10,
+                                   no_record, NULL, false};
+        struct idem_error err;
+
+        snprintf(cursor.text, sizeof(cursor.text), "%s", texts[i]);
+        assert_int_equal(store->type->scan(store, &query, &err),
+                         IDEM_ERR_INVALID);
+    }
+    test_close(store);
+}
+
+/* It is written in parts of a few MiB, each with a sync of its own. */
+static void
+a_batch_of_many_large_results_is_stored(void **state)
+{
+    enum { COUNT = 12 };
+    size_t len = IDEM_RESULT_MAX < 1000000 ? IDEM_RESULT_MAX : 1000000;
+    struct idem_store *store = test_open(*state, NULL);
+    struct idem_arena arena = {NULL, 0};
+    static struct test_record records[COUNT];
+    struct idem_swap swaps[COUNT];
+    char *result = malloc(len);
+
+    memset(swaps, 0, sizeof(swaps));
+    memset(result, 'r', len);
+    for (uint64_t id = 0; id < COUNT; id++) {
+        test_make(&records[id], id, IDEM_STATE_SUCCEEDED, id + 1, 0);
+        records[id].record.result = (struct idem_bytes){result, len};
+        swaps[id].record = &records[id].record;
+        memcpy(swaps[id].key, records[id].key, IDEM_KEY_LEN);
+    }
+    assert_int_equal(store->type->swap(store, swaps, COUNT, &arena, NULL),
+                     IDEM_OK);
+    idem_arena_clear(&arena);
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t id = 0; id < COUNT; id++) {
+            struct idem_load load = {.with_result = true};
+
+            assert_int_equal(swaps[id].outcome, IDEM_SWAP_STORED);
+            memcpy(load.key, records[id].key, IDEM_KEY_LEN);
+            assert_int_equal(store->type->load(store, &load, 1, &arena, NULL),
+                             IDEM_OK);
+            assert_int_equal(load.record.rev, id + 1);
+            assert_int_equal(load.record.result.len, len);
+            assert_memory_equal(load.record.result.data, result, len);
+            idem_arena_clear(&arena);
+        }
+        test_close(store);
+        store = test_open(*state, NULL);
+    }
+    test_close(store);
+    free(result);
+}
+
 int
 main(void)
 {
@@ -306,6 +428,10 @@ main(void)
         T(a_folder_that_is_not_writable_is_refused),
         T(a_scan_sees_every_record_that_was_there_all_the_time),
         T(a_scan_for_executing_records_reads_no_others),
+        T(a_url_that_names_no_journal_is_refused),
+        T(a_delete_of_an_absent_record_is_done),
+        T(a_cursor_that_no_scan_gave_is_refused),
+        T(a_batch_of_many_large_results_is_stored),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,9 @@
 
 #define SEGMENT_MIN_LEN (UINT64_C(8) << 20)
 #define SEGMENT_FAST_LEN (UINT64_C(16) << 20)
+#define SEGMENT_MOST_LEN (UINT64_C(64) << 20)
 #define SEGMENT_LIMIT (UINT64_C(512) << 20)
+#define SEGMENTS_MANY 128
 #define SEGMENT_LEAST_LEN (UINT64_C(64) << 10)
 #define FAST_US INT64_C(2000000)
 
@@ -129,28 +131,45 @@ idem__segment_totals(const struct journal *self, uint64_t *used, uint64_t *live)
     }
 }
 
-/* The length of the next segment: a sixteenth of the live bytes, so that there
- * are few segments and each is a small part of the log. If the last one was
- * filled very quickly, twice its length. */
-static uint64_t
-next_len(const struct journal *self)
+uint64_t
+idem__segment_usual_len(const struct journal *self)
 {
-    uint64_t used, live, len;
+    uint64_t used, live, most, len;
 
     if (self->tuning.segment_len)
         return self->tuning.segment_len;
     idem__segment_totals(self, &used, &live);
     if (self->loader)
         live = used / 2; /* it is not known yet */
+    most = used / SEGMENTS_MANY;
+    if (most < SEGMENT_MOST_LEN)
+        most = SEGMENT_MOST_LEN;
     len = live / 16;
-    if (self->seg_len > 0 && self->seg_len < SEGMENT_FAST_LEN &&
-        idem__journal_now_us(self) - self->last_add_us < FAST_US &&
-        len < self->seg_len * 2)
-        len = self->seg_len * 2;
+    if (len > most)
+        len = most;
     if (len < SEGMENT_MIN_LEN)
         len = SEGMENT_MIN_LEN;
-    if (len > SEGMENT_LIMIT)
-        len = SEGMENT_LIMIT;
+    return len < SEGMENT_LIMIT ? len : SEGMENT_LIMIT;
+}
+
+/* The length of the next segment. At most twice the length of the last one:
+ * opening a journal waits until its first file is filled with zeros, and the
+ * helper needs time for the larger ones. If the last one was filled very
+ * quickly, twice its length. */
+static uint64_t
+next_len(const struct journal *self)
+{
+    uint64_t len = idem__segment_usual_len(self);
+    uint64_t twice = self->seg_len * 2;
+
+    if (self->tuning.segment_len)
+        return self->tuning.segment_len;
+    if (len > twice ||
+        (self->seg_len < SEGMENT_FAST_LEN &&
+         idem__journal_now_us(self) - self->last_add_us < FAST_US))
+        len = twice;
+    if (len < SEGMENT_MIN_LEN)
+        len = SEGMENT_MIN_LEN;
     return (len + 4095) & ~UINT64_C(4095);
 }
 

@@ -26,11 +26,12 @@ void
 idem__journal_poison(struct journal *self, const char *what, int error)
 {
     if (!self->poisoned)
-        idem__log(&self->base.options, IDEM_LOG_ALARM,
-                  "journal: %s: %s failed: %s; the data of this write may or "
-                  "may not be on the disk. The journal answers nothing until "
-                  "it has read its folder again",
-                  self->dir, what, strerror(error));
+        idem__log(
+            &self->base.options, IDEM_LOG_ALARM,
+            "journal: %s: %s failed: %s; the data of this write may or "
+            "may not be on the disk. The journal refuses all operations until "
+            "it has read its folder again",
+            self->dir, what, strerror(error));
     self->poisoned = true;
     idem__tail_drop(self);
 }

@@ -110,12 +110,27 @@ idem__walk_next(struct segment_walk *walk, struct entry_head *head,
     return WALK_ENTRY;
 }
 
+/* How many bytes from `at` on cannot begin an entry, because the word with the
+ * entry's kind is zero. Only the window is looked at. */
+static uint64_t
+zeros(const struct segment_walk *walk, uint64_t at)
+{
+    const uint8_t *words = walk->window + (at - walk->from) + ENTRY_ALIGN;
+    uint64_t len = walk->from + walk->filled - at - ENTRY_ALIGN, n = 0;
+
+    while (n + ENTRY_ALIGN <= len && idem__get64(words + n) == 0)
+        n += ENTRY_ALIGN;
+    return n;
+}
+
 int
 idem__walk_find(struct segment_walk *walk, uint64_t min_batch, bool *found)
 {
+    uint64_t skip;
+
     *found = false;
     for (uint64_t at = walk->at; at + ENTRY_HEAD_LEN <= walk->limit;
-         at += ENTRY_ALIGN) {
+         at += skip) {
         struct entry_head head;
         const uint8_t *bytes;
         int error = fill(walk, at, ENTRY_HEAD_LEN);
@@ -125,6 +140,10 @@ idem__walk_find(struct segment_walk *walk, uint64_t min_batch, bool *found)
         if (walk->from + walk->filled < at + ENTRY_HEAD_LEN)
             return 0;
         bytes = walk->window + (at - walk->from);
+        skip = zeros(walk, at);
+        if (skip > 0)
+            continue;
+        skip = ENTRY_ALIGN;
         if (bytes[12] == 0 || !idem__entry_plausible(bytes, walk->salt) ||
             idem__get64(bytes + 16) < min_batch)
             continue;

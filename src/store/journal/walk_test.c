@@ -362,6 +362,29 @@ a_head_alone_is_not_found(void **state)
     idem__walk_clear(&walk);
 }
 
+/* Most of the room behind the last batch is zeros. They are skipped, up to
+ * each place where an entry may begin. */
+static void
+it_is_found_behind_zeros(void **state)
+{
+    struct file *file = *state;
+
+    for (uint64_t back = 0; back < 2 * ENTRY_HEAD_LEN; back += ENTRY_ALIGN) {
+        struct segment_walk walk;
+        uint64_t at;
+        bool found;
+
+        memset(file->bytes + SEGMENT_HEAD_LEN, 0, 2 * WINDOW);
+        file->len = SEGMENT_HEAD_LEN + WINDOW - back;
+        at = add(file, 8, true, 300);
+        start(file, &walk, file->len);
+        assert_int_equal(idem__walk_find(&walk, 0, &found), 0);
+        assert_true(found);
+        assert_int_equal(walk.at, at);
+        idem__walk_clear(&walk);
+    }
+}
+
 static void
 it_is_found_far_away(void **state)
 {
@@ -453,6 +476,7 @@ main(void)
         T(a_window_is_no_longer_than_the_segment),
         T(the_next_valid_entry_is_found),
         T(a_head_alone_is_not_found),
+        T(it_is_found_behind_zeros),
         T(it_is_found_far_away),
         T(a_failed_read_is_an_error_and_no_end),
         T(a_failed_read_of_a_search_is_an_error),

@@ -389,7 +389,7 @@ conclude(struct mysql_store *self, struct idem_swap *swaps, size_t count,
         set_written(swaps, count, IDEM_SWAP_LOST);
         return idem__fail(err, IDEM_ERR_LOST,
                           "mysql: the connection was lost, or the server gave "
-                          "no answer in time, during a commit");
+                          "no reply in time, during a commit");
     }
     idem__mysql_rollback(self);
     return status;

@@ -69,7 +69,7 @@ idem__postgres_one(struct postgres_store *self, bool sent, PGresult **rows,
     idem__postgres_abandon(self);
     return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                       "postgres: the connection was lost, or the server "
-                      "gave no answer in time");
+                      "gave no reply in time");
 }
 
 static bool

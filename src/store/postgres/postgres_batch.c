@@ -255,7 +255,7 @@ lose(struct postgres_store *self, struct idem_swap *swaps, size_t count,
     idem__swaps_set(swaps, count, IDEM_SWAP_LOST);
     return idem__fail(err, IDEM_ERR_LOST,
                       "postgres: the connection was lost, or the server gave "
-                      "no answer in time, during a commit");
+                      "no reply in time, during a commit");
 }
 
 /* The wait for the standby was cancelled: does the standby have the commit? */

@@ -279,7 +279,7 @@ idem__postgres_judge(struct postgres_store *self, const PGresult *row,
 
     if (PQntuples(row) != 1)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "postgres: the server did not answer the check");
+                          "postgres: the server did not reply to the check");
     if (strcmp(PQgetvalue(row, 0, 0), "standby") == 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "postgres: this server is a standby: name the "

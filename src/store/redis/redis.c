@@ -88,7 +88,7 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
         idem__redis_links_run(&link, 1, until_us, on_time, &read_us);
     if (read_us == 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "redis %s:%d: TIME was not answered", link->host,
+                          "redis %s:%d: no reply to TIME", link->host,
                           link->port);
     *now_us = read_us;
     return IDEM_OK;
@@ -354,7 +354,7 @@ say_what_is_given_up(const struct redis_store *self)
     if (self->settings.accept_everysec)
         idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "redis: unsafe=everysec: a power cut may forget up to 2 s of "
-                  "answered requests, which then run again");
+                  "finished requests, which then run again");
     if (self->settings.accept_forget)
         idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "redis: unsafe=forget: a restart of Redis may forget all "

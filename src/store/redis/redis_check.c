@@ -157,7 +157,7 @@ idem__redis_facts_judge(const struct redis_settings *settings,
             "redis: still loading its data; try again in a moment");
     if (!facts->master)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "redis: a replica answers, not the primary; name the "
+                          "redis: a replica replied, not the primary; name the "
                           "primary in the URL, or all hosts");
     if (judge_fsync(settings, facts, err) != IDEM_OK)
         return IDEM_ERR_UNSUPPORTED;

@@ -304,7 +304,7 @@ idem__redis_links_run(struct redis_link **links, size_t count,
                 run_one(links[i], polls[i].revents, answer, arg);
             } else if (late) {
                 links[i]->failures += 5; /* it hangs: try again later */
-                idem__redis_link_drop(links[i], "no answer in time");
+                idem__redis_link_drop(links[i], "no reply in time");
                 give_up(links[i], answer, arg);
             }
             open |= is_open(links[i]);

@@ -184,7 +184,7 @@ scan_server(struct scan *scan, struct redis_link *link, size_t count)
         read_records(scan, link);
     if (!scan->ok)
         return idem__fail(scan->err, IDEM_ERR_UNAVAILABLE,
-                          "redis %s:%d: SCAN was not answered", link->host,
+                          "redis %s:%d: no reply to SCAN", link->host,
                           link->port);
     return scan->status;
 }

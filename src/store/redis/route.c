@@ -226,7 +226,7 @@ idem__redis_route_refresh(struct redis_store *self, int64_t deadline_us,
         return self->links[0]->why.status;
     }
     return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                      "redis: no node answered with the slots of the cluster; "
+                      "redis: no node returned the slots of the cluster; "
                       "are the nodes running?");
 }
 

@@ -224,7 +224,7 @@ guard_file(struct sqlite_store *self)
     else if (stat(self->path, &info) == 0 && S_ISREG(info.st_mode) &&
              (info.st_mode & S_IRWXO) != 0)
         idem__log(&self->base.options, IDEM_LOG_WARNING,
-                  "sqlite: \"%s\" and the answers in it are open to every user "
+                  "sqlite: \"%s\" and the results in it are open to every user "
                   "of this machine: chmod o= it",
                   self->path);
 }

@@ -367,7 +367,7 @@ public final class IdemClient implements AutoCloseable {
                 long delay = (long) (pause * ThreadLocalRandom.current().nextDouble(0.5, 1.5));
                 if (System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(delay) - end > 0) {
                     if (sent)
-                        throw new IdemException.OutcomeUnknown("no answer in time, and it may have been stored: " + cause.getMessage(), cause);
+                        throw new IdemException.OutcomeUnknown("no reply in time, and it may have been stored: " + cause.getMessage(), cause);
                     if (cause instanceof IdemException.Refused)
                         throw new IdemException.Unavailable("the server refused it until the deadline: " + cause.getMessage(), cause);
                     throw new IdemException.Unavailable(

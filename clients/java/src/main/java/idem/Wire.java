@@ -255,7 +255,7 @@ final class Wire {
         private IOException failed(Exception e) {
             boolean late = !alarm.cancel();
             close();
-            return late ? new SocketTimeoutException("no answer in time") : e instanceof IOException ? (IOException) e : new IOException(e);
+            return late ? new SocketTimeoutException("no reply in time") : e instanceof IOException ? (IOException) e : new IOException(e);
         }
 
         void close() {

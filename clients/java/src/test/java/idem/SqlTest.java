@@ -110,7 +110,7 @@ public final class SqlTest {
         try (var db = open()) {
             ClientTest.fails(IdemException.OutcomeUnknown.class, () -> SqlOnce.once(db, "unknown", Long.class, options, () -> {
                 pay(db);
-                throw new IdemException.OutcomeUnknown("the bank did not answer");
+                throw new IdemException.OutcomeUnknown("the bank did not respond");
             }));
             ClientTest.fails(IdemException.InProgress.class, () -> SqlOnce.once(db, "unknown", Long.class, options, () -> pay(db)));
         }

@@ -63,7 +63,7 @@ public final class FilterApp extends HttpServlet {
         case "/throws":
             throw new ServletException("the service failed");
         case "/unknown":
-            throw new ServletException(new idem.IdemException.OutcomeUnknown("the bank did not answer"));
+            throw new ServletException(new idem.IdemException.OutcomeUnknown("the bank did not respond"));
         case "/refused":
             throw new ServletException(new idem.IdemException.NotExecuted("the bank was not asked"));
         case "/limited":
