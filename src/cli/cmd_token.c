@@ -131,9 +131,10 @@ redeem_next(const struct cli_verb *verb, const struct idem_op *op)
         code = cli_exit_verdict(answer.verdict);
         cli_print_answer(&answer, NULL, verb->print);
     } else if (answer.record->id.len == 0) {
-        code = cli_error(IDEM_ERR_UNAVAILABLE,
-                         "the token was used, but no new token could be "
-                         "issued; run idem issue");
+        /* Not "unavailable", which says that nothing was stored. */
+        (void)cli_error(IDEM_ERR_LOST, "the token was used, but no new token "
+                                       "could be issued; run idem issue");
+        code = CLI_FAILED;
     } else {
         code = cli_exit_verdict(answer.verdict);
         print_next(verb, answer.record->id);

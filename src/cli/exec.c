@@ -78,7 +78,8 @@ start(struct child *child, char **command, const struct idem_setting *settings,
 
 /* ---- while it runs ------------------------------------------------------- */
 
-static void
+/* False: it cannot be written; errno says why. */
+static bool
 pass_on(int to, const char *data, size_t len)
 {
     while (len > 0) {
@@ -93,10 +94,26 @@ pass_on(int to, const char *data, size_t len)
             continue;
         }
         if (wrote < 0)
-            return; /* the reader is gone; the copy is still kept */
+            return false;
         data += wrote;
         len -= (size_t)wrote;
     }
+    return true;
+}
+
+/* The output that cannot be passed on is still kept. A reader that is gone
+ * wants no more of it; anybody else is told. */
+static void
+pass_on_or_tell(struct exec_stream *stream, const char *data, size_t len)
+{
+    if (stream->to < 0 || pass_on(stream->to, data, len))
+        return;
+    if (errno != EPIPE)
+        fprintf(stderr,
+                "idem: cannot pass on the output of the command: %s; the same "
+                "command line prints it again\n",
+                strerror(errno));
+    stream->to = -1;
 }
 
 /* Sets `from` to -1 at the end of the stream. */
@@ -111,12 +128,15 @@ read_stream(struct child *child, struct exec_stream *stream)
 
     if (got < 0 && (errno == EINTR || errno == EAGAIN))
         return;
+    if (got < 0)
+        fprintf(stderr, "idem: cannot read the output of the command: %s\n",
+                strerror(errno));
     if (got <= 0) {
         close(stream->from);
         stream->from = -1;
         return;
     }
-    pass_on(stream->to, data, (size_t)got);
+    pass_on_or_tell(stream, data, (size_t)got);
     if (room > (size_t)got)
         room = (size_t)got;
     if (outcome->dropped > 0 || !idem_buf_add(stream->keep, data, room))

@@ -8,6 +8,7 @@
 
 #include "../record/record.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,21 +69,22 @@ static const int errors[IDEM__STATUS_COUNT] = {
 int
 cli_exit_verdict(enum idem_verdict verdict)
 {
-    return (unsigned)verdict < IDEM__VERDICT_COUNT ? verdicts[verdict].code
-                                                   : CLI_FAILED;
+    assert((unsigned)verdict < IDEM__VERDICT_COUNT);
+    return verdicts[verdict].code;
 }
 
 const char *
 cli_advice(enum idem_verdict verdict)
 {
-    return (unsigned)verdict < IDEM__VERDICT_COUNT ? verdicts[verdict].next
-                                                   : NULL;
+    assert((unsigned)verdict < IDEM__VERDICT_COUNT);
+    return verdicts[verdict].next;
 }
 
 int
 cli_exit_status(enum idem_status status)
 {
-    return (unsigned)status < IDEM__STATUS_COUNT ? errors[status] : CLI_FAILED;
+    assert((unsigned)status < IDEM__STATUS_COUNT);
+    return errors[status];
 }
 
 /* The text is made safe, because it may quote input of somebody else. */

@@ -14,6 +14,7 @@
 #include "../base/hex.h"
 #include "../base/problem.h"
 #include "../engine/engine.h"
+#include "../serve/core/json_memory.h"
 
 #include <curl/curl.h>
 #include <jansson.h>
@@ -141,17 +142,30 @@ is_text(struct idem_bytes value)
     return value.len < 500;
 }
 
+/* False: out of memory; the list is as it was. */
+static bool
+add_header(struct curl_slist **list, const char *line)
+{
+    struct curl_slist *longer = curl_slist_append(*list, line);
+
+    if (longer)
+        *list = longer;
+    return longer != NULL;
+}
+
+/* NULL: out of memory. A request must not go without its key. */
 static struct curl_slist *
 make_headers(const struct idem_message *m)
 {
     char line[1100];
-    struct curl_slist *list;
+    struct curl_slist *list = NULL;
+    bool added;
 
     key_header(m, line, sizeof(line));
-    list = curl_slist_append(NULL, line);
+    added = add_header(&list, line);
     snprintf(line, sizeof(line), "Idem-Fence: %llu",
              (unsigned long long)m->fence);
-    list = curl_slist_append(list, line);
+    added = added && add_header(&list, line);
     snprintf(line, sizeof(line), "Content-Type: application/octet-stream");
     for (size_t i = 0; i < m->header_count; i++) {
         if (idem__bytes_is(m->headers[i].name, "content-type") &&
@@ -160,12 +174,15 @@ make_headers(const struct idem_message *m)
                      (int)m->headers[i].value.len,
                      (const char *)m->headers[i].value.data);
     }
-    list = curl_slist_append(list, line);
-    return curl_slist_append(list, "Expect:");
+    if (added && add_header(&list, line) && add_header(&list, "Expect:"))
+        return list;
+    curl_slist_free_all(list);
+    return NULL;
 }
 
 struct exchange {
     bool sent, retry_after, problem;
+    bool starved;         /* the problem could not be kept */
     struct idem_buf body; /* of a problem only */
 };
 
@@ -192,8 +209,12 @@ see_body(char *data, size_t size, size_t count, void *arg)
 {
     struct exchange *exchange = arg;
 
-    if (exchange->problem && !idem_buf_add(&exchange->body, data, size * count))
+    if (exchange->problem &&
+        !idem_buf_add(&exchange->body, data, size * count)) {
         exchange->problem = false; /* too long to be one of ours */
+        exchange->starved =
+            exchange->body.len + size * count <= exchange->body.cap;
+    }
     return size * count;
 }
 
@@ -222,18 +243,23 @@ is_class(const char *text, enum idem__class class)
 }
 
 /* A gateway of idem says in its problems what happened (docs/problems.md). The
- * same status can mean that nothing was done or that the outcome is unknown. */
+ * same status can mean that nothing was done or that the outcome is unknown, so
+ * a problem that could not be read for want of memory is an unknown outcome. */
 static bool
 by_problem(const struct exchange *exchange, enum idem_handled *handled)
 {
-    json_t *problem = exchange->problem
-                          ? json_loadb((const char *)exchange->body.data,
-                                       exchange->body.len, 0, NULL)
-                          : NULL;
-    const char *class = json_string_value(json_object_get(problem, "class"));
+    json_t *problem;
+    const char *class;
     bool known = true;
 
-    if (!class)
+    server_json_begin();
+    problem = exchange->problem ? json_loadb((const char *)exchange->body.data,
+                                             exchange->body.len, 0, NULL)
+                                : NULL;
+    class = json_string_value(json_object_get(problem, "class"));
+    if (exchange->starved || server_json_starved())
+        *handled = IDEM_UNCLEAR;
+    else if (!class)
         known = false;
     else if (is_class(class, IDEM_CLASS_UNKNOWN))
         *handled = IDEM_UNCLEAR;

@@ -4,9 +4,10 @@
   KIND          alloc, error, interrupted, short; all of them if none is named
   --only WORD   only commands with this word in their name
   --points N    N points of each kind for each command, spread over all of them; without it all
+  --server      only through a server
   --verbose     print each point
 
-faults.c is loaded into the command, not into the server that it asks. A command ends by itself, with the exit code and the output that it has
+faults.c is loaded into the command, not into the server that it asks, nor into what it runs. A command ends by itself, with the exit code and the output that it has
 without the fault, or with the exit code of an error and a message. If the exit code says that nothing was stored, nothing was stored; if it says
 that the command did its work, it did.
 """
@@ -21,36 +22,41 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests/support"), os.path.join(ROOT, "tests/faults")]
 
 from faults import KINDS, Broken, Fault  # noqa: E402
-from lib import IDEM, Server, folder  # noqa: E402
+from lib import IDEM, Server, folder, wait_until  # noqa: E402
 
 LOST = 21
-ERRORS = {1} | set(range(20, 30))
-NOT_STORED = {20, 22, 23, 24, 27}
+ERRORS = {1, 2} | set(range(20, 30))  # 2: a value, for instance a file that cannot be read
+NOT_STORED = {2, 20, 22, 23, 24, 27}
+WITHOUT_PLACE = {"journal", "help", "store", "backup", "restore", "check", "completion", "version"}
 
 
 class Stage:
     """A store that the commands use, directly or through a server."""
 
     def __init__(self, where, through):
-        self.where, self.fault, self.number = where, Fault(where), 0
+        self.where, self.fault, self.number, self.forgotten = where, Fault(where, alone=True), 0, False
         self.server = Server(where) if through else None
         self.place = ["--server", "unix:" + self.server.socket] if through else ["--store", "journal:" + os.path.join(where, "journal")]
 
+        fence = self.begun("finished")
+        assert self.call("finish", "s", "finished", fence, "succeeded", "the answer").returncode == 0
+
     def call(self, *argv, env=None, stdin=""):
-        place = [] if argv[0] in ("journal", "help", "store", "backup") else self.place
+        place = [] if argv[0] in WITHOUT_PLACE and not (argv[:2] == ("store", "accept-rollback")) else self.place
         return subprocess.run([IDEM, *argv[:1], *place, *argv[1:]], input=stdin, text=True, errors="replace", timeout=60,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
 
-    def state(self, key):
-        said = self.call("get", "s", key, "--json")
+    def state(self, key, type="request"):
+        scope = {"lock": "locks", "token": "ann"}.get(type, "s")
+        said = self.call("get", scope, key, "--type", type, "--json")
         if said.returncode == 16:
             return "absent", None
         assert said.returncode == 0, said
         record = json.loads(said.stdout)
         return record["state"], record.get("result")
 
-    def begun(self, key):
-        said = self.call("begin", "s", key, "--json")
+    def begun(self, key, *flags):
+        said = self.call("begin", "s", key, "--json", *flags)
         assert said.returncode == 0, said
         return str(json.loads(said.stdout)["fence"])
 
@@ -62,9 +68,10 @@ class Stage:
 class Case:
     """A command: what must be there before it, its arguments, its exit code, and the states that a record may have after it."""
 
-    def __init__(self, name, argv, before=None, code=0, output="", done=None, undone=None, stdin="", only=None):
+    def __init__(self, name, argv, before=None, code=0, output="", done=None, undone=None, stdin="", only=None, type="request", slow=False):
+        """only: True through a server, False on a journal; type: of the record that has the states; slow: not in make check."""
         self.name, self.argv, self.before, self.code, self.output = name, argv, before, code, output
-        self.done, self.undone, self.stdin, self.only = done, undone, stdin, only
+        self.done, self.undone, self.stdin, self.only, self.type, self.slow = done, undone, stdin, only, type, slow
 
     def judge(self, stage, key, said):
         """What is wrong, or None."""
@@ -73,13 +80,13 @@ class Case:
             return "exit %d, not %d" % (code, self.code)
         if code in ERRORS and code != self.code and not said.stderr.strip() and '"text":' not in said.stdout:
             return "exit %d without a message" % code
-        if code == self.code and not re.search(self.output, said.stdout):
+        if code == self.code and not re.search(self.output, said.stdout) and "the output of the command: " not in said.stderr:
             return "exit %d, but not %r in the output" % (code, self.output)
         if "Sanitizer" in text or "Assertion" in text:
             return "a bug"
         if self.done is None:
             return None
-        state = stage.state(key)[0]
+        state = stage.state(key, self.type)[0]
         if code == self.code and state != self.done:
             return "exit %d, but the record is %s" % (code, state)
         if code in NOT_STORED and state != self.undone:
@@ -91,30 +98,70 @@ class Case:
 
 CASES = [
     Case("begin", lambda c: ["begin", "s", c.key, "--json"], output='"verdict": ?"started"', done="executing", undone="absent"),
+    Case("begin with everything", lambda c: ["begin", "s", c.key, "--loose", "--payload", "-", "--lease", "1h", "--ttl", "2h", "--wait", "1s",
+                                             "--nonce", "0123456789abcdef", "--subject", "me", "--print", "fence"],
+         output=r"^\d+$", done="executing", undone="absent", stdin="a payload", only=True),
     Case("replay", lambda c: ["begin", "s", "finished"], code=10, output="the answer"),
+    Case("replay as JSON", lambda c: ["begin", "s", "finished", "--json"], code=10, output="the answer", only=True, slow=True),
     Case("finish", lambda c: ["finish", "s", c.key, c.fence, "succeeded", "done"], before="begun", done="succeeded", undone="executing"),
     Case("finish from stdin", lambda c: ["finish", "s", c.key, c.fence, "failed", "-"], before="begun", stdin="no money",
          done="failed", undone="executing"),
+    Case("finish from a file", lambda c: ["finish", "s", c.key, c.fence, "succeeded", "@" + c.file("a result"), "--json"], before="begun",
+         done="succeeded", undone="executing", only=True),
     Case("release", lambda c: ["release", "s", c.key, c.fence], before="begun", done="free", undone="executing"),
     Case("renew", lambda c: ["renew", "s", c.key, c.fence, "1h"], before="begun", done="executing", undone="executing"),
     Case("settle", lambda c: ["settle", "s", c.key, "--reason", "test"], done="failed", undone="absent"),
+    Case("settle a doubt", lambda c: ["settle", "s", c.key, "--as", "succeeded", "--http", "201", "--header", "A: b", "--body", "-"], before="doubt",
+         done="succeeded", undone="executing", stdin="made", only=True),
+    Case("settle all doubts", lambda c: ["settle", "--as", "failed", "--scope", "s", "--yes", "--json"], before="doubt",
+         done="failed", undone="executing", only=True),
     Case("get", lambda c: ["get", "s", "finished"], output="the answer"),
+    Case("get as JSON", lambda c: ["get", "s", "finished", "--json"], output="the answer", only=True, slow=True),
+    Case("get one field", lambda c: ["get", "s", "finished", "--print", "result"], output="^the answer$", only=True, slow=True),
     Case("forget", lambda c: ["forget", "s", c.key], before="finished", done="free", undone="succeeded"),
     Case("issue", lambda c: ["issue", "ann", "--json"], output="token"),
-    Case("scan", lambda c: ["scan", "--scope", "s"], output="finished"),
-    Case("scan as JSON", lambda c: ["scan", "--json"], output="finished"),
-    Case("doubts", lambda c: ["doubts"], output=""),
+    Case("issue two", lambda c: ["issue", "ann", "--count", "2", "--ttl", "1h"], output=r"^\S+\n\S+$", only=True, slow=True),
+    Case("redeem", lambda c: ["redeem", c.token, "ann", "--next", "--json"], before="token", output='"redeemed"', done="succeeded",
+         undone="issued", type="token"),
+    Case("begin with a token", lambda c: ["begin", "ann", c.token, "--token"], before="token", output="started", done="executing",
+         undone="issued", type="token", only=True),
+    Case("scan", lambda c: ["scan", "--id", "finished"], output="finished"),
+    Case("scan as JSON", lambda c: ["scan", "--json", "--id", "finished"], output="finished"),
+    Case("doubts", lambda c: ["doubts"], before="doubt", output=r"k\d", only=True),
+    Case("doubts as JSON", lambda c: ["doubts", "--json"], before="doubt", output=r"doubt_ms", only=True, slow=True),
     Case("find", lambda c: ["find", "finished"], output="finished"),
+    Case("find as JSON", lambda c: ["find", "finished", "--json"], output="finished", only=True, slow=True),
     Case("id", lambda c: ["id", "uuid7"], output="-"),
     Case("snowflake", lambda c: ["id", "snowflake", "-n", "3"], output=r"\d{15}"),
-    Case("run", lambda c: ["run", "s", c.key, "--", "echo", "ran " + c.key], output="ran k", done="succeeded", undone="absent", only=False),
+    Case("segment", lambda c: ["id", "segment:orders", "-n", "2", "--json"], output=r"\d", only=True),
+    Case("explain", lambda c: ["id", "explain", "387411238093066240", "--json"], output="worker", only=True, slow=True),
+    Case("run", lambda c: ["run", "s", c.key, "--", "echo", "ran " + c.key], output="ran k", done="succeeded", undone="absent"),
+    Case("run as JSON", lambda c: ["run", "s", c.key, "--json", "--", "sh", "-c", "echo ran $IDEM_ID; exit 3"], code=3, output="ran k", done="failed",
+         undone="absent", only=True),
     Case("lock", lambda c: ["lock", c.key, "--", "echo", "locked"], output="locked"),
-    Case("audit", lambda c: ["audit"], output="", only=True),
+    Case("lock as JSON", lambda c: ["lock", c.key, "--owner", "me", "--json"], output="fence", done="executing",
+         undone="absent", type="lock", only=True),
+    Case("read lock", lambda c: ["lock", c.key, "--read", "--fair", "--wait", "1s", "--", "echo", "locked"], output="locked", only=True),
+    Case("unlock", lambda c: ["unlock", c.key, c.fence, "--reason", "test"], before="locked", done="free", undone="executing", type="lock"),
+    Case("audit", lambda c: ["audit"], before="forgotten", output="FORGET|forget", only=True),
+    Case("audit as JSON", lambda c: ["audit", "--json"], before="forgotten", output="FORGET|forget", only=True, slow=True),
+    Case("top", lambda c: ["top", "--once"], output="clients", only=True, slow=True),
+    Case("top as JSON", lambda c: ["top", "--once", "--json"], output="clients", only=True, slow=True),
+    Case("bench", lambda c: ["bench", "--what", "pair", "--clients", "2", "--pipeline", "2", "--time", "20ms"], output=r"pair: \d+/s", only=True, slow=True),
+    Case("accept a rollback", lambda c: ["store", "accept-rollback", "--reason", "test"], code=2, only=True),
     Case("store check", lambda c: ["store", "check", c.store], output="", only=False),
+    Case("store copy", lambda c: ["store", "copy", c.store, "journal:" + c.where + "/copy-of-" + c.key], output="", only=False),
+    Case("store init", lambda c: ["store", "init", "sqlite:" + c.where + "/db-" + c.key, "--json"], output="", only=False, slow=True),
     Case("journal check", lambda c: ["journal", "check", c.folder], output="", only=False),
     Case("journal dump", lambda c: ["journal", "dump", c.folder], output="finished", only=False),
+    Case("journal dump as JSON", lambda c: ["journal", "dump", c.folder, "--all", "--results", "--json"], output="the answer", only=False, slow=True),
     Case("backup", lambda c: ["backup", c.store, c.where + "/copy-" + c.key], output="", only=False),
-    Case("help", lambda c: ["help", "begin"], output="usage: idem begin"),
+    Case("restore", lambda c: ["restore", c.copy, c.where + "/restored-" + c.key, "--check", "--json"], before="copied", output="", only=False),
+    Case("help", lambda c: ["help", "begin"], output="usage: idem begin", only=True),
+    Case("help as JSON", lambda c: ["help", "exit-codes", "--json"], output='"help":', only=True, slow=True),
+    Case("manual", lambda c: ["help", "--man", "settle"], output=r"\.TH", only=True, slow=True),
+    Case("completion", lambda c: ["completion", "bash"], output="complete", only=True, slow=True),
+    Case("version", lambda c: ["version", "--json"], output="version", only=True, slow=True),
 ]
 
 
@@ -123,13 +170,50 @@ class Context:
 
     def __init__(self, stage, before):
         stage.number += 1
-        self.key, self.where, self.fence = "k%d" % stage.number, stage.where, ""
+        self.stage, self.key, self.where, self.fence = stage, "k%d" % stage.number, stage.where, ""
         self.folder = os.path.join(stage.where, "journal")
         self.store = "journal:" + self.folder
-        if before in ("begun", "finished"):
-            self.fence = stage.begun(self.key)
-        if before == "finished":
-            assert stage.call("finish", "s", self.key, self.fence, "succeeded", "x").returncode == 0
+        self.record = self.key
+        if before:
+            getattr(self, "make_" + before)()
+
+    def make_begun(self):
+        self.fence = self.stage.begun(self.key)
+
+    def make_finished(self):
+        self.make_begun()
+        assert self.stage.call("finish", "s", self.key, self.fence, "succeeded", "x").returncode == 0
+
+    def make_doubt(self):
+        """A server has watched it from the beginning, so it is in doubt as soon as its lease is over."""
+        self.fence = self.stage.begun(self.key, "--lease", "1ms")
+        assert wait_until(lambda: self.stage.call("begin", "s", self.key).returncode == 12)
+
+    def make_forgotten(self):
+        """One is enough: the list of what operators did must not grow."""
+        if not self.stage.forgotten:
+            self.stage.forgotten = True
+            self.make_finished()
+            assert self.stage.call("forget", "s", self.key).returncode == 0
+
+    def make_token(self):
+        self.record = self.token = self.stage.call("issue", "ann").stdout.strip()
+        assert self.token
+
+    def make_locked(self):
+        self.fence = self.stage.call("lock", self.key, "--owner", "me", "--print", "fence").stdout.strip()
+        assert self.fence
+
+    def make_copied(self):
+        self.copy = os.path.join(self.where, "copied")
+        if not os.path.exists(self.copy):
+            assert self.stage.call("backup", self.store, self.copy).returncode == 0
+
+    def file(self, text):
+        name = os.path.join(self.where, "file")
+        with open(name, "w") as f:
+            f.write(text)
+        return name
 
 
 def run_once(stage, case, kind, left):
@@ -142,7 +226,7 @@ def run_once(stage, case, kind, left):
     except subprocess.TimeoutExpired:
         return stage.fault.disarm(), stage.fault.seen(), "it did not end within a minute"
     fired, seen = stage.fault.disarm(), stage.fault.seen()
-    flaw = case.judge(stage, context.key, said)
+    flaw = case.judge(stage, context.record, said)
     return fired, seen, flaw and "%s\n%s%s" % (flaw, said.stdout[-300:], said.stderr[-600:])
 
 
@@ -162,25 +246,24 @@ def run_case(stage, case, kind, points=0, verbose=False):
     return done, flaws
 
 
-def run_all(where, kinds, points=0, only="", through=(False, True), verbose=False):
-    """All commands on a journal, and through a server."""
+def run_all(where, kinds, points=0, only="", through=(False, True), verbose=False, slow=True):
+    """All commands on a journal, and through a server. Each command has a journal of its own: what it reads must not grow."""
     done, flaws = 0, []
     for by_server in through:
-        place = os.path.join(where, "server" if by_server else "direct")
-        os.mkdir(place)
-        stage = Stage(place, by_server)
-        try:
-            fence = stage.begun("finished")
-            assert stage.call("finish", "s", "finished", fence, "succeeded", "the answer").returncode == 0
-            for case in CASES:
-                if only in case.name and case.only in (None, by_server):
+        cases = [case for case in CASES if only in case.name and case.only in (None, by_server) and (slow or not case.slow)]
+        for number, some in enumerate([cases] if by_server else [[case] for case in cases]):
+            place = os.path.join(where, "server" if by_server else "direct%d" % number)
+            os.mkdir(place)
+            stage = Stage(place, by_server)
+            try:
+                for case in some:
                     for kind in kinds:
                         more, wrong = run_case(stage, case, kind, points, verbose)
                         done, flaws = done + more, flaws + ["%s: %s" % ("server" if by_server else "journal", w) for w in wrong]
-            if stage.state("finished") != ("succeeded", "the answer"):
-                flaws.append("the finished record is %s" % (stage.state("finished"),))
-        finally:
-            stage.close()
+                if stage.state("finished") != ("succeeded", "the answer"):
+                    flaws.append("the finished record is %s" % (stage.state("finished"),))
+            finally:
+                stage.close()
     return done, flaws
 
 
@@ -189,17 +272,16 @@ def main():
     parser.add_argument("kinds", nargs="*", choices=[*KINDS, []])
     parser.add_argument("--only", default="")
     parser.add_argument("--points", type=int, default=0)
+    parser.add_argument("--server", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
     subprocess.run(["make", "-s", "build/idem", "build/tests/faults.so"], cwd=ROOT, check=True)
     flaws = []
     for kind in args.kinds or KINDS:
         with folder("/dev/shm") as where:
-            done, wrong = run_all(where, [kind], args.points, args.only, verbose=args.verbose)
-        print("%s: %d points, %d flaws" % (kind, done, len(wrong)), flush=True)
+            done, wrong = run_all(where, [kind], args.points, args.only, (True,) if args.server else (False, True), args.verbose)
+        print("%s: %d points, %d flaws" % (kind, done, len(wrong)), *wrong, sep="\n", flush=True)
         flaws += wrong
-    for flaw in flaws:
-        print(flaw)
     return 1 if flaws else 0
 
 

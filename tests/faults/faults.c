@@ -14,6 +14,7 @@
  *   5  and 6 are for a program that asks idem_fault() itself (module.c)
  *   7  a call fails that sets something up: a file's name and mode, a socket,
  *      a signal, a look-up
+ *   8  an allocation by the program or one of idem's modules fails
  *
  * With IDEM_FAULTS_ALONE the programs that this one starts have no faults.
  *
@@ -30,7 +31,8 @@
  * its libraries. They are few enough to let each of them fail.
  *
  * While glibc looks up a user, nothing fails: without memory it dereferences
- * NULL or ends the program with an assertion (2.36, nss_database.c).
+ * NULL or ends the program with an assertion (2.36, nss_database.c). Under
+ * scripts/coverage nothing fails after main: gcov writes its counters then.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -61,7 +63,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT, SETUP = 7 };
+enum kind { NONE, ALLOC, HARD, INTERRUPTED, SHORT, SETUP = 7, OWN_ALLOC };
 
 struct faults {
     _Atomic int32_t kind;
@@ -72,6 +74,7 @@ struct faults {
 };
 
 static struct faults nobody, *faults = &nobody;
+static char own_name[4096];
 
 __attribute__((constructor)) static void
 open_file(void)
@@ -80,7 +83,10 @@ open_file(void)
     int fd = path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR) : -1;
     void *at;
 
-    if (fd < 0)
+    if (getenv("IDEM_FAULTS_ALONE")) /* not in what this program runs */
+        unsetenv("LD_PRELOAD");
+    if (fd < 0 ||
+        readlink("/proc/self/exe", own_name, sizeof(own_name) - 1) < 0)
         return;
     at = mmap(NULL, sizeof(*faults), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     syscall(SYS_close, fd);
@@ -127,6 +133,36 @@ is_spared(uintptr_t caller)
            (caller < program_from || caller >= program_to);
 }
 
+static int (*real_main)(int, char **, char **);
+
+static int
+main_then_no_faults(int argc, char **argv, char **env)
+{
+    int code = real_main(argc, argv, env);
+
+    faults = &nobody;
+    return code;
+}
+
+int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
+                      void (*init)(void), void (*fini)(void),
+                      void (*loader_fini)(void), void *stack_end);
+
+/* The C library's start code calls this, and this calls main. */
+int
+__libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
+                  void (*init)(void), void (*fini)(void),
+                  void (*loader_fini)(void), void *stack_end)
+{
+    __typeof__(&__libc_start_main) real;
+
+    *(void **)&real = dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = main;
+    if (getenv("IDEM_COVERAGE"))
+        main = main_then_no_faults;
+    return real(main, argc, argv, init, fini, loader_fini, stack_end);
+}
+
 static bool
 is_armed(void)
 {
@@ -163,9 +199,21 @@ void *__libc_calloc(size_t count, size_t len);
 void *__libc_realloc(void *old, size_t len);
 
 static bool
+is_own(uintptr_t caller)
+{
+    Dl_info in;
+
+    return dladdr((const void *)caller, &in) &&
+           (strstr(in.dli_fname, "/modules/") ||
+            strcmp(in.dli_fname, own_name) == 0);
+}
+
+static bool
 no_memory(const char *name, uintptr_t caller)
 {
-    if (is_spared(caller) || !now(ALLOC, name))
+    if ((is_spared(caller) || !now(ALLOC, name)) &&
+        !(atomic_load(&faults->kind) == OWN_ALLOC && is_own(caller) &&
+          now(OWN_ALLOC, name)))
         return false;
     errno = ENOMEM;
     return true;

@@ -31,7 +31,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests/support"))
 from lib import Error, Resp, Server, folder, free_port, wait_until, IDEM, Process  # noqa: E402
 
 KINDS = {"alloc": 1, "error": 2, "interrupted": 3, "short": 4}
-ALL_KINDS = {**KINDS, "module": 5, "module-short": 6, "setup": 7}  # the first two: of nginx's module (module.c)
+ALL_KINDS = {**KINDS, "module": 5, "module-short": 6, "setup": 7, "own": 8}  # the first two: of nginx's module (module.c)
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "FULL", "CLOSED", "MEMORY", "TIMEOUT"}
 NOT_STORED = TRANSIENT - {"LOST", "TIMEOUT"}
 SILENCE = 60  # seconds: no call may keep a reply away for longer
@@ -43,15 +43,16 @@ class Broken(Exception):
 
 
 class Fault:
-    """The file that faults.c shares with us: kind, left, seen, fired, own."""
+    """The file that faults.c shares with us: kind, left, seen, fired, own. alone: not with the programs that the program runs."""
 
-    def __init__(self, where):
+    def __init__(self, where, alone=False):
         self.path = os.path.join(where, "faults")
         with open(self.path, "wb") as f:
             f.write(bytes(64))
         self.file = open(self.path, "r+b")
         self.map = mmap.mmap(self.file.fileno(), 64)
-        self.env = {"LD_PRELOAD": os.path.join(ROOT, "build/tests/faults.so"), "IDEM_FAULTS": self.path}
+        self.env = {"LD_PRELOAD": os.path.join(ROOT, "build/tests/faults.so"), "IDEM_FAULTS": self.path,
+                    **({"IDEM_FAULTS_ALONE": "1"} if alone else {})}
 
     def arm(self, kind, left, own=False):
         """own: only calls that the program itself makes, not those of its libraries."""

@@ -81,7 +81,7 @@ class Nats:
         found, stream = [], subject.replace(".", "_")
         about = self.ask("$JS.API.STREAM.INFO." + stream)
         self.connect()
-        for seq in range(about.get("state", {}).get("first_seq", 1), about.get("state", {}).get("last_seq", 0) + 1):
+        for seq in range(about.get("state", {}).get("first_seq") or 1, about.get("state", {}).get("last_seq", 0) + 1):
             told = json.loads(self.request("$JS.API.STREAM.MSG.GET." + stream, json.dumps({"seq": seq}).encode()))
             assert "message" in told, (told, seq, about)
             message = told["message"]

@@ -19,10 +19,13 @@ import psycopg
 import pytest
 import redis
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "faults")]
 import chaos
+import consumers
 import servers
 from gateway import Gateway
+from liar import Liar
+from liar import Resp as Talk
 from lib import IDEM, ROOT, SOAK, Process, folder, free_port, open_files, patient, runs, wait_until
 
 MESSAGES = 20000 if SOAK else 500
@@ -38,6 +41,7 @@ class Ledger:
         self.status = {}
         self.answers = {}  # headers and body of an answer
         self.hangs_up = set()  # done, but the answer never comes
+        self.wrong = []  # messages that came without their key
         ledger = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -48,8 +52,9 @@ class Ledger:
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                assert self.headers["Idempotency-Key"] == '"%s"' % body["id"]
-                assert int(self.headers["Idem-Fence"]) > 0
+                if self.headers["Idempotency-Key"] != '"%s"' % body["id"]:
+                    ledger.wrong.append((body["id"], self.headers["Idempotency-Key"]))
+                assert not ledger.wrong and int(self.headers["Idem-Fence"]) > 0
                 status = ledger.status.get(body["id"], 200)
                 status = status.pop(0) if isinstance(status, list) else status
                 with ledger.lock:
@@ -980,6 +985,72 @@ def test_two_consumers_handle_each_message_once_between_them(broker, shared):
     assert_once(ours(), ids)
     assert sum(o["handled"] for o in outputs) == ledger.effects.total() and sum(o["reconnects"] for o in outputs) == 0, outputs
     ledger.close()
+
+
+WRONG_REPLIES = [b":7\r\n", b"$-1\r\n", b"*0\r\n", b"+OK\r\n", b"*1\r\n:1\r\n", b"*2\r\n:1\r\n:2\r\n", b"-ERR not now\r\n", b"-NOGROUP not now\r\n", b"?\r\n",
+                 b"*1\r\n*2\r\n$6\r\norders\r\n:3\r\n", b"*1\r\n*2\r\n$6\r\norders\r\n*2\r\n:1\r\n*2\r\n$3\r\n9-9\r\n*-1\r\n"]
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_wrong_replies_of_a_stream_repeat_and_lose_nothing(broker):
+    ids = ["lie-%d" % i for i in range(60)]
+    ledger, liar = Ledger(), Liar(broker.port, Talk, WRONG_REPLIES, every=4)
+    source = broker.source.replace(":%d?" % broker.port, ":%d?" % liar.port).replace("claim_ms=1500", "claim_ms=50")
+    with folder() as f, Process([IDEM, "consume", source, "--store", "journal:" + f, "--prefetch", "4", "--to", ledger.url]) as consumer:
+        broker.publish([{"id": i} for i in ids])
+        assert wait_until(lambda: liar.told > 2 * len(WRONG_REPLIES) and broker.left() == 0, 120), (liar.told, consumer.output()[-2000:])
+        assert consumer.stop() == 0
+    liar.stop()
+    assert_once(ledger.effects, ids)
+    ledger.close()
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_a_group_that_is_deleted_is_made_again(broker):
+    ledger = Ledger()
+    with folder() as f, Process(consume(broker, "journal:" + f, "--to", ledger.url)) as consumer:
+        broker.publish([{"id": "group-1"}])
+        assert wait_until(lambda: ledger.effects["group-1"]), consumer.output()
+        broker.client.xgroup_destroy("orders", "g")
+        broker.publish([{"id": "group-2"}])
+        assert wait_until(lambda: ledger.effects["group-2"]) and wait_until(lambda: broker.left() == 0), consumer.output()
+        assert consumer.stop() == 0
+    assert ledger.effects["group-1"] == ledger.effects["group-2"] == 1
+    ledger.close()
+
+
+def test_a_stream_with_a_user_and_in_another_database():
+    broker = Stream()
+    try:
+        broker.client.acl_setuser("ann", enabled=True, passwords=["+s3cret"], keys=["*"], commands=["+@all"])
+        broker.client.config_set("requirepass", "main")
+        broker.client = redis.Redis(port=broker.port, password="main", db=3)
+        broker.publish([{"id": "in-3"}])
+        for user, told in (("ann:s3cret@", None), (":main@", None), ("ann:guess@", "WRONGPASS"), (":guess@", "WRONGPASS"), ("", "NOAUTH")):
+            url = broker.source.replace("127.0.0.1:%d" % broker.port, "%s127.0.0.1:%d/3" % (user, broker.port))
+            done = subprocess.run([IDEM, "consume", url, "--store", "memory:", "--until-idle", "200ms", "--json", "--", "true"], cwd=ROOT,
+                                  timeout=60, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            assert (done.returncode == 0) == (told is None) and (told or "received") in done.stdout, (user, done.stdout)
+            assert "s3cret" not in done.stderr and "guess" not in done.stdout + done.stderr
+        wrong = broker.source.replace(":%d?" % broker.port, ":%d/99?" % broker.port).replace("//", "//:main@")
+        assert "out of range" in subprocess.run([IDEM, "consume", wrong, "--store", "memory:", "--until-idle", "1ms", "--", "true"], cwd=ROOT,
+                                                timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+        assert broker.left() == 0
+    finally:
+        broker.stop()
+
+
+def test_a_call_of_the_consumer_that_fails_repeats_and_loses_nothing(broker):
+    """Some points here; all of them in make soak and scripts/coverage."""
+    all_points = SOAK or os.environ.get("IDEM_COVERAGE")
+    ledger = Ledger() if isinstance(broker, Stream) else None
+    subprocess.run(["make", "-s", "build/tests/faults.so"], cwd=ROOT, check=True)
+    done, flaws = consumers.try_broker(broker, consumers.OWN_KINDS, 0 if all_points else 2, ledger)
+    print("%d points" % done)
+    assert not flaws, "\n".join(flaws)
+    assert done > 4
+    if ledger:
+        ledger.close()
 
 
 def test_a_broker_that_never_answers_is_an_error_when_time_is_up():

@@ -1,4 +1,5 @@
 """NATS JetStream: what test_consume.py asks of every broker, and what is NATS's own. Waits more than it works."""
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import servers
-from lib import ROOT, Process, folder
+from lib import IDEM, ROOT, Process, folder, wait_until
 from nats import Nats
 from test_consume import (check_a_broker_that_stands_still, consume, nothing_left, run_until_idle,  # noqa: F401
                           test_a_command_gets_the_message_and_its_exit_status_decides,
@@ -93,6 +94,45 @@ def test_letters_never_come_back_to_their_consumer():
         assert broker.left() == 0
     finally:
         broker.stop()
+
+
+def test_a_durable_that_asks_for_no_acknowledgements_is_refused():
+    broker = Nats()
+    try:
+        broker.make_stream("orders", "orders.new")
+        told = broker.ask("$JS.API.CONSUMER.DURABLE.CREATE.orders.g", stream_name="orders", config={"durable_name": "g", "ack_policy": "none"})
+        assert "error" not in told, told
+        assert "not a pull consumer with explicit acknowledgement" in refused(broker)
+        broker.source += "&creds=/no/such/file"
+        assert "cannot connect" in refused(broker)
+    finally:
+        broker.stop()
+
+
+def test_a_durable_that_is_deleted_is_made_again(broker):
+    with folder() as f, Process(consume(broker, "journal:" + f + "/j", "--", "sh", "-c", 'echo "$IDEM_ID" >> "$0/ran"', f)) as consumer:
+        def ran():
+            with contextlib.suppress(OSError), open(f + "/ran") as file:
+                return file.read().split()
+        broker.publish([{"id": "before-deletion"}])
+        assert wait_until(ran), consumer.output()
+        assert broker.ask("$JS.API.CONSUMER.DELETE.orders.g").get("success")
+        broker.publish([{"id": "after-deletion"}])
+        assert wait_until(lambda: len(ran()) > 1), consumer.output()
+        assert ran() == ["before-deletion", "after-deletion"] and consumer.stop() == 0
+
+
+def test_a_reason_of_several_lines_fits_into_a_letter(broker):
+    """It comes from the record; a header of NATS has one line."""
+    with folder() as f:
+        store = "journal:" + f + "/j"
+        done = subprocess.run([IDEM, "settle", "orders/g", "lines", "--as", "failed", "--result", "first\nsecond", "--store", store], cwd=ROOT,
+                              timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout
+        broker.publish([{"id": "lines"}], **{"Nats-Msg-Id": "lines"})
+        run_until_idle(broker, store, "--", "false")
+    assert ("lines", "first second") in broker.letters("orders.dead")
+    assert broker.letter_headers["message-id"] == "lines"
 
 
 def test_user_and_password_and_tls(tmp_path):

@@ -87,6 +87,14 @@ def test_a_repeat_gets_the_same_bytes_and_the_same_status(idem):
     assert record["state"] == "failed" and record["kind"] == "exec"
 
 
+def test_output_that_cannot_be_passed_on_is_told_and_kept(idem):
+    id = name()
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([IDEM, "run", "job", id, "--", "sh", "-c", "echo one; sleep 0.1; echo two"], stdout=full, stderr=subprocess.PIPE, env=idem.env)
+    assert done.returncode == 0 and done.stderr.count(b"cannot pass on the output of the command: No space left") == 1, done.stderr
+    assert idem("run", "job", id, "--", "sh", "-c", "echo one; sleep 0.1; echo two").stdout == b"one\ntwo\n"
+
+
 def test_success_is_kept_and_an_operator_may_forget_it(idem):
     id = name()
     assert idem("run", "job", id, "--", "echo", "a b", "c").stdout == b"a b c\n"
