@@ -460,8 +460,10 @@ idem_sql_do(struct idem_sql *db, const struct idem_op *op,
     if (status == IDEM_OK && op->verb == IDEM_FINISH &&
         answer->verdict != IDEM_V_OK) {
         db->held = false;
-        if (!idem__sql_run(db, "rollback", NULL, 0))
+        if (!idem__sql_run(db, "rollback", NULL, 0)) {
+            idem_answer_clear(answer);
             return idem__sql_fail(db, err);
+        }
     }
     return status;
 }

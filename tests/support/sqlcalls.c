@@ -102,10 +102,8 @@ op_of(struct sqlcall_stage *s, const char *id)
 static enum idem_status
 tell(enum idem_status status, struct idem_answer *answer, const char **said)
 {
-    if (status != IDEM_OK) {
-        idem_answer_clear(answer); /* a FINISH may leave one */
+    if (status != IDEM_OK)
         return status;
-    }
     *said = answer->verdict == IDEM_V_STARTED &&
                     answer->record->state == IDEM_STATE_FAILED
                 ? "started and failed"

@@ -375,7 +375,7 @@ a_check_whose_call_fails_sees_everything_or_says_so(void **state)
     assert_true(n > 50);
 }
 
-/* A check of a damaged journal while the n-th allocation fails. Damage is
+/* A check of a damaged journal while the n-th call fails. Damage is
  * found, or the check fails. Returns false if there were fewer. */
 static bool
 check_damaged(const char *dir, size_t n, const struct journal_report *right)
@@ -385,7 +385,7 @@ check_damaged(const char *dir, size_t n, const struct journal_report *right)
     struct seen seen = {0};
     enum idem_status status;
 
-    arm("alloc", n, 0);
+    arm(NULL, n, 0);
     status =
         idem__journal_check(dir, NULL, see, see_damage, &seen, &report, &err);
     disarm();
@@ -403,7 +403,7 @@ check_damaged(const char *dir, size_t n, const struct journal_report *right)
 }
 
 static void
-a_check_without_memory_does_not_miss_damage(void **state)
+a_check_whose_call_fails_does_not_miss_damage(void **state)
 {
     struct world *world = *state;
     struct journal_report right;
@@ -732,7 +732,7 @@ main(void)
         T(a_copy_does_not_end_where_a_segment_is_missing_or_damaged),
         T(segments_that_are_removed_meanwhile_are_left_out),
         T(a_segment_that_gets_lost_meanwhile_ends_the_copy),
-        T(a_check_without_memory_does_not_miss_damage),
+        T(a_check_whose_call_fails_does_not_miss_damage),
         T(a_check_whose_call_fails_sees_everything_or_says_so),
         T(a_journal_whose_call_fails_while_it_is_opened_loses_nothing),
         T(a_journal_whose_call_fails_while_it_is_made_can_be_made_again),

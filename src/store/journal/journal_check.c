@@ -44,17 +44,35 @@ damaged(struct checker *self, uint64_t segment, uint64_t at, const char *what)
         self->damage(self->arg, segment, at, what);
 }
 
-/* Does the descriptor still refer to the segment with that number? */
+/* Was the segment removed? Only a name that does not exist says so. */
 static bool
-still_there(struct checker *self, const struct segment *segment)
+gone(const struct journal *journal, uint64_t id)
+{
+    struct journal_name name = idem__segment_name(id, "seg");
+
+    return faccessat(journal->dir_fd, name.text, F_OK, 0) != 0 &&
+           errno == ENOENT;
+}
+
+/* Does the descriptor still refer to the segment with that number? */
+static enum idem_status
+still_there(struct checker *self, const struct segment *segment, bool *there)
 {
     struct segment now;
+    enum idem_status status = idem__segment_open(
+        &self->journal, segment->head.id, O_RDONLY, &now, self->err);
 
-    if (idem__segment_open(&self->journal, segment->head.id, O_RDONLY, &now,
-                           NULL) != IDEM_OK)
-        return false;
-    idem__io_close(self->journal.io, now.fd);
-    return now.head.salt == segment->head.salt;
+    *there = true;
+    if (status == IDEM_OK) {
+        idem__io_close(self->journal.io, now.fd);
+        *there = now.head.salt == segment->head.salt;
+        return IDEM_OK;
+    }
+    if (gone(&self->journal, segment->head.id))
+        *there = false;
+    else if (status != IDEM_ERR_CORRUPT)
+        return status;
+    return IDEM_OK;
 }
 
 /* What is wrong with an entry whose checksum is right; NULL: nothing. */
@@ -182,6 +200,8 @@ judge_stop(struct checker *self, const struct segment *segment,
     uint64_t at = walk->at, batch = walk->batch;
     struct entry_head head;
     const uint8_t *bytes;
+    enum idem_status status;
+    bool there;
     int error;
 
     *go_on = false;
@@ -205,9 +225,10 @@ judge_stop(struct checker *self, const struct segment *segment,
             return IDEM_OK;
         }
     }
-    if (!still_there(self, segment)) {
+    status = still_there(self, segment, &there);
+    if (status != IDEM_OK || !there) {
         *go_on = false;
-        return IDEM_OK;
+        return status;
     }
     damaged(self, segment->head.id, at, "no valid entry starts here");
     error = idem__walk_find(walk, 0, go_on);
@@ -248,15 +269,6 @@ read_segment(struct checker *self, struct segment *segment, uint64_t end)
         self->report->time_us = walk.time_us;
     idem__walk_clear(&walk);
     return status;
-}
-
-static bool
-gone(const struct journal *journal, uint64_t id)
-{
-    struct journal_name name = idem__segment_name(id, "seg");
-
-    return faccessat(journal->dir_fd, name.text, F_OK, 0) != 0 &&
-           errno == ENOENT;
 }
 
 /* Open the segments; the first ones may be removed meanwhile. */
