@@ -360,15 +360,17 @@ every_allocation_of_a_client_may_fail(void **state)
 /* ---- a cancel --------------------------------------------------------------
  */
 
+enum { WAITS = 12 };
+
 struct moment {
     struct idem_engine *engine;
-    struct waiter *waits; /* to be cancelled */
-    struct waiter other;  /* an operation just before the cancel */
-    char id[256];         /* of that operation */
-    long n;               /* then this allocation fails */
+    struct waiter waits[WAITS]; /* to be cancelled */
+    struct waiter other;        /* an operation just before the cancels */
+    char id[256];               /* of that operation */
+    long n;                     /* then this allocation fails */
 };
 
-/* On the engine's thread, so that both are in its next turn. */
+/* On the engine's thread, so that all of them are in its next turn. */
 static void
 cancel_in_one_turn(void *arg, enum idem_status status,
                    const struct idem_answer *answer,
@@ -386,19 +388,20 @@ cancel_in_one_turn(void *arg, enum idem_status status,
     assert_int_equal(
         idem_submit(moment->engine, &op, waited, &moment->other, NULL, NULL),
         IDEM_OK);
-    idem_cancel(moment->engine, moment->waits->ticket);
+    for (int i = 0; i < WAITS; i++)
+        idem_cancel(moment->engine, moment->waits[i].ticket);
     atomic_store(&failed, false);
     atomic_store(&countdown, moment->n);
 }
 
-/* The operation before the cancel has an id of `len` bytes, so for some lengths
- * it is the cancel that needs memory. Returns whether that failed. */
+/* The operation before the cancels has an id of `len` bytes, so for some
+ * lengths it is a cancel that needs memory: the operation asks for more room
+ * than it uses, and several cancels fill that. Returns whether one failed. */
 static bool
 cancel_without_memory(struct idem_engine *engine, size_t len, long n)
 {
     static int number;
-    struct waiter waits;
-    struct moment moment = {.engine = engine, .waits = &waits, .n = n};
+    struct moment moment = {.engine = engine, .n = n};
     struct idem_op op;
     char id[32];
 
@@ -408,13 +411,17 @@ cancel_without_memory(struct idem_engine *engine, size_t len, long n)
     op = served_begin(id);
     op.type = IDEM_TYPE_REQUEST;
     must(engine, op, IDEM_V_STARTED);
-    wait_for_it(engine, id, &waits);
+    for (int i = 0; i < WAITS; i++) {
+        wait_for_it(engine, id, &moment.waits[i]);
+        must(engine, op, IDEM_V_BUSY); /* each is sent alone: little room */
+    }
     op.verb = IDEM_GET;
     op.scope = idem_text("shop");
     assert_int_equal(
         idem_submit(engine, &op, cancel_in_one_turn, &moment, NULL, NULL),
         IDEM_OK);
-    must_end(&waits, IDEM_ERR_CLOSED);
+    for (int i = 0; i < WAITS; i++)
+        must_end(&moment.waits[i], IDEM_ERR_CLOSED);
     must_end(&moment.other, IDEM_OK);
     atomic_store(&countdown, 0);
     return failed && moment.other.status == IDEM_OK;
@@ -428,7 +435,7 @@ a_cancelled_wait_ends_soon_although_memory_is_short(void **state)
     (void)state;
     served_start(&served, "memory:", NULL);
     witness = served_open(served.url);
-    for (size_t len = 10; len <= 200; len += 5) {
+    for (size_t len = 10; len <= 250; len += 10) {
         struct idem_engine *engine = served_open(served.url);
         long n = 0;
 

@@ -26,10 +26,10 @@ value_of(field_fn *read, const char *in, size_t in_len)
     enum gateway_field got = read(copy, idem_text("k"), (uint8_t *)out, &len);
 
     free((void *)copy.data);
+    if (got != GATEWAY_FIELD_FOUND)
+        return got == GATEWAY_FIELD_BAD ? "!" : "-";
     out[len] = '\0';
-    return got == GATEWAY_FIELD_FOUND ? out
-           : got == GATEWAY_FIELD_BAD ? "!"
-                                      : "-";
+    return out;
 }
 
 #define PART                                                                   \
