@@ -140,6 +140,8 @@ walk_entries(struct copier *self, const struct journal *where,
     return error ? failed(self, where, error) : IDEM_OK;
 }
 
+/* Fewer bytes if the file is shorter: the running journal may have removed this
+ * segment and made it the next spare. */
 static enum idem_status
 copy_bytes(struct copier *self, int from, int to, uint64_t len)
 {
@@ -148,8 +150,10 @@ copy_bytes(struct copier *self, int from, int to, uint64_t len)
         int error =
             idem__io_read(self->from.io, from, self->part, want, at, &got);
 
-        if (error || got == 0)
-            return failed(self, &self->from, error ? error : EIO);
+        if (error)
+            return failed(self, &self->from, error);
+        if (got == 0)
+            break;
         error = idem__io_write(self->to.io, to, self->part, got, at);
         if (error)
             return failed(self, &self->to, error);

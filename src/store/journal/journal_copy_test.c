@@ -240,6 +240,24 @@ damage_is_told_and_not_copied(void **state)
     assert_null(open_journal(world, world->to, &err));
 }
 
+/* A running journal makes its oldest segment the next spare, which may be
+ * shorter. That is no error of the disk. */
+static void
+a_segment_that_became_shorter_is_damaged_or_gone(void **state)
+{
+    struct world *world = *state;
+    struct test_path path = test_segment_path(world->from, 2, "seg");
+    struct journal_copied told;
+    struct idem_error err = {0};
+
+    for (uint64_t i = 0; i < IDS; i++)
+        write_one(world, i);
+    assert_int_equal(truncate(path.text, 4096), 0);
+    assert_int_equal(copy(world->from, world->to, false, &told, &err),
+                     IDEM_ERR_CORRUPT);
+    assert_non_null(strstr(err.text, "0000000000000002 is damaged"));
+}
+
 int
 main(void)
 {
@@ -255,6 +273,8 @@ main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(damage_is_told_and_not_copied, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(
+            a_segment_that_became_shorter_is_damaged_or_gone, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
