@@ -209,7 +209,7 @@ alloc_link := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wra
 # And one in which the n-th call of a database's library fails.
 sql_link := $(shell sed -n 's/^\(REPLACES\|TELLS\).[^,]*, \([a-z0-9A-Z_]*\).*/-Wl,--wrap=\2/p; s/^READS.\([a-z_]*\).*/-Wl,--wrap=\1/p' tests/support/failing_sql.h)
 $(B)/tests/c/sqlfault_alloc_test: test_ldflags = $(alloc_link) $(sql_link) \
-    -Wl,--wrap=idem_arena_take,--wrap=idem_arena_record,--wrap=idem_buf_add,--wrap=idem_buf_add_text,--wrap=PQunescapeBytea,--wrap=mysql_stmt_init
+    -Wl,--wrap=idem_arena_take,--wrap=idem_arena_record,--wrap=idem_buf_add,--wrap=idem_buf_add_text,--wrap=PQunescapeBytea,--wrap=mysql_stmt_init,--wrap=mysql_stmt_result_metadata
 
 # Tests in which the n-th call on files, or allocation, fails.
 calls_link := $(alloc_link) $(foreach f,pread64 pwrite64 read fsync fdatasync ftruncate64 fallocate64 renameat unlinkat faccessat fstat64 lstat64 mkdir \

@@ -50,6 +50,12 @@ fault_of(struct idem_sql *db, MYSQL_STMT *s)
                  mysql_stmt_error(s));
 }
 
+static bool
+lacks_memory(struct idem_sql *db)
+{
+    return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+}
+
 /* ---- statements -------------------------------------------------------- */
 
 /* A statement that selects all columns of the caller's table is not kept. If
@@ -99,7 +105,7 @@ prepare(struct idem_sql *db, const char *sql)
         return prepared->handle;
     s = mysql_stmt_init(db->conn);
     if (!s) {
-        idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+        lacks_memory(db);
         return NULL;
     }
     mysql_stmt_attr_set(s, STMT_ATTR_UPDATE_MAX_LENGTH, &yes);
@@ -193,7 +199,7 @@ bind_columns(struct idem_sql *db, MYSQL_STMT *s, MYSQL_FIELD *fields,
     MYSQL_BIND *binds = idem_arena_take(&db->arena, count * sizeof(*binds));
 
     if (!binds)
-        return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "", "out of memory");
+        return lacks_memory(db);
     for (size_t i = 0; i < count; i++) {
         struct column *c = &columns[i];
 
@@ -209,8 +215,7 @@ bind_columns(struct idem_sql *db, MYSQL_STMT *s, MYSQL_FIELD *fields,
             c->bind.buffer =
                 idem_arena_take(&db->arena, fields[i].max_length + 1);
             if (!c->bind.buffer)
-                return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "",
-                                       "out of memory");
+                return lacks_memory(db);
         }
         binds[i] = c->bind;
     }
@@ -250,7 +255,7 @@ read_rows(struct idem_sql *db, MYSQL_STMT *s)
     int rc = 0;
 
     if (!meta)
-        return true;
+        return mysql_stmt_field_count(s) == 0 || lacks_memory(db);
     if (count > SQL_VALUES_MAX) {
         mysql_free_result(meta);
         return idem__sql_fault(db, IDEM_SQL_OTHER, 0, "",
@@ -262,6 +267,8 @@ read_rows(struct idem_sql *db, MYSQL_STMT *s)
     }
     mysql_free_result(meta);
     meta = mysql_stmt_result_metadata(s); /* now it has the maximum lengths */
+    if (!meta)
+        return lacks_memory(db);
     fields = mysql_fetch_fields(meta);
     good = idem__sql_room(db, mysql_stmt_num_rows(s), count) &&
            bind_columns(db, s, fields, columns, count);

@@ -96,6 +96,7 @@ MAY_FAIL(bool, idem_buf_add, false,
 MAY_FAIL(unsigned char *, PQunescapeBytea, NULL,
          (const unsigned char *text, size_t *len), (text, len))
 MAY_FAIL(MYSQL_STMT *, mysql_stmt_init, NULL, (MYSQL * conn), (conn))
+MAY_FAIL(MYSQL_RES *, mysql_stmt_result_metadata, NULL, (MYSQL_STMT * s), (s))
 
 /* ---- one run ----------------------------------------------------------- */
 
