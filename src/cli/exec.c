@@ -101,17 +101,16 @@ pass_on(int to, const char *data, size_t len)
     return true;
 }
 
-/* The output that cannot be passed on is still kept. A reader that is gone
- * wants no more of it; anybody else is told. */
+/* The output that cannot be passed on is still kept, but this is no promise to
+ * print it again: it may be too long, and a loose command that failed is run
+ * again. A reader that is gone wants no more of it; anybody else is told. */
 static void
 pass_on_or_tell(struct exec_stream *stream, const char *data, size_t len)
 {
     if (stream->to < 0 || pass_on(stream->to, data, len))
         return;
     if (errno != EPIPE)
-        fprintf(stderr,
-                "idem: cannot pass on the output of the command: %s; the same "
-                "command line prints it again\n",
+        fprintf(stderr, "idem: cannot pass on the output of the command: %s\n",
                 strerror(errno));
     stream->to = -1;
 }

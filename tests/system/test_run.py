@@ -91,7 +91,7 @@ def test_output_that_cannot_be_passed_on_is_told_and_kept(idem):
     id = name()
     with open("/dev/full", "wb") as full:
         done = subprocess.run([IDEM, "run", "job", id, "--", "sh", "-c", "echo one; sleep 0.1; echo two"], stdout=full, stderr=subprocess.PIPE, env=idem.env)
-    assert done.returncode == 0 and done.stderr.count(b"cannot pass on the output of the command: No space left") == 1, done.stderr
+    assert done.returncode == 0 and done.stderr.count(b"cannot pass on the output of the command: No space left on device\n") == 1, done.stderr
     assert idem("run", "job", id, "--", "sh", "-c", "echo one; sleep 0.1; echo two").stdout == b"one\ntwo\n"
 
 
