@@ -288,23 +288,31 @@ static enum idem_status
 plant(struct state *state, struct idem_error *err)
 {
     struct idem__wire_reply reply;
-    enum idem_status status = IDEM_OK;
-    struct bench_command command;
-    uint64_t fence = 1;
+    enum idem_status status;
+    struct bench_command command = {.ours = false};
+    struct idem_bytes key = make_key(state, &command, 0);
 
     if (state->bench->what != BENCH_REPLAY)
         return IDEM_OK;
-    if (!state->bench->redis) {
-        make_first(state, &command, 0);
-        status =
-            idem__remote_line_ask(&state->line, &command.args, &reply, err);
-        fence = status == IDEM_OK ? fence_of(&reply) : 1;
+    if (state->bench->redis) {
+        make_set(&command, key, state->result);
+        return idem__remote_line_ask(&state->line, &command.args, &reply, err);
     }
-    make_second(state, &command, 0, fence);
-    if (status == IDEM_OK)
-        status =
-            idem__remote_line_ask(&state->line, &command.args, &reply, err);
-    return status;
+    add(&command, "BEGIN");
+    add(&command, "bench");
+    idem__wire_add(&command.args, key);
+    status = idem__remote_line_ask(&state->line, &command.args, &reply, err);
+    if (status != IDEM_OK)
+        return status;
+    command.args.count = command.args.used = 0;
+    add(&command, "FINISH");
+    add(&command, "bench");
+    idem__wire_add(&command.args, key);
+    idem__wire_add_number(&command.args, (int64_t)fence_of(&reply));
+    add(&command, "SUCCEEDED");
+    idem__wire_add(&command.args, (struct idem_bytes){
+                                      state->result, state->bench->result_len});
+    return idem__remote_line_ask(&state->line, &command.args, &reply, err);
 }
 
 /* CPU time of the server's process so far, by the process_id of INFO. */
