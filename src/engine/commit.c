@@ -37,10 +37,12 @@ static const int lost_wait_ms[] = {1, 10, 50, 200, 500};
 /* After an error, do not call the store for a moment, so that only the first
  * operations wait for a timeout. */
 static void
-break_circuit(struct idem_engine *engine, const struct idem_error *err)
+break_circuit(struct idem_engine *engine, const struct idem_error *err,
+              bool write)
 {
     int64_t wait_us = engine->breaker_wait_us * 2;
 
+    idem__outage_failed(engine, err, write);
     engine->epoch.unsure = true;
     if (engine->store->type->local || engine->store->type->partial)
         return;
@@ -80,6 +82,7 @@ static void
 loaded(struct idem_engine *engine, struct idem__group *group,
        const struct idem_record *record)
 {
+    idem__outage_worked(engine, false);
     group->shut = NULL;
     if (record->state == IDEM_STATE_ABSENT) {
         group->stored.state = IDEM_STATE_ABSENT;
@@ -101,7 +104,7 @@ load_failed(struct idem_engine *engine, struct idem__group *group,
     if (status == IDEM_ERR_LOST)
         status = err->status = IDEM_ERR_UNAVAILABLE;
     if (status == IDEM_ERR_UNAVAILABLE)
-        break_circuit(engine, err);
+        break_circuit(engine, err, false);
     idem__group_failed(engine, group, status, err);
 }
 
@@ -272,7 +275,8 @@ lost(struct idem_engine *engine, struct idem__group *group,
         idem__fail(&why, IDEM_ERR_UNAVAILABLE, "the store did not say");
     idem__fail(&lost_err, IDEM_ERR_LOST,
                "cannot tell whether it was stored: %s", why.text);
-    break_circuit(engine, &why); /* later writes are not sent, so not lost */
+    /* Later writes are not sent, so they are not lost. */
+    break_circuit(engine, &why, true);
     idem__group_failed(engine, group, IDEM_ERR_LOST, &lost_err);
     return false;
 }
@@ -286,7 +290,7 @@ not_stored(struct idem_engine *engine, struct idem__group *group,
     if (status == IDEM_OK || status == IDEM_ERR_LOST)
         status = why.status = IDEM_ERR_UNAVAILABLE;
     if (status == IDEM_ERR_UNAVAILABLE)
-        break_circuit(engine, &why);
+        break_circuit(engine, &why, true);
     idem__group_failed(engine, group, status, &why);
 }
 
@@ -299,6 +303,7 @@ one_outcome(struct idem_engine *engine, struct idem__group *group,
     switch (swap->outcome) {
     case IDEM_SWAP_STORED:
         engine->breaker_wait_us = 0;
+        idem__outage_worked(engine, true);
         stored(engine, group);
         return false;
     case IDEM_SWAP_REFUSED:
@@ -454,7 +459,7 @@ idem__groups_commit(struct idem_engine *engine)
         idem__fail(&err, IDEM_ERR_UNAVAILABLE, "%s",
                    engine->epoch.err.text[0] ? engine->epoch.err.text
                                              : "the store does not respond");
-        break_circuit(engine, &err);
+        break_circuit(engine, &err, false); /* a read follows a good mark */
         fail_batch(engine, IDEM_ERR_UNAVAILABLE, &err);
         return;
     }

@@ -195,6 +195,23 @@ void idem__groups_commit(struct idem_engine *engine);
 /* Group the added operations by key and commit the groups. */
 void idem__batch_run(struct idem_engine *engine);
 
+/* ---- outages of the store -------------------------------------------- */
+
+struct idem__outage {
+    bool on;     /* calls of the store fail ... */
+    bool said;   /* ... and that was logged */
+    bool writes; /* writes fail: a read does not prove that it is over */
+    /* Boot times: of the first and the last failure, of the first success after
+     * that one (0: none), and of the last line in the log (0: none). */
+    int64_t since_us, failed_us, worked_us, said_us;
+};
+
+/* A call of the store, which wrote or only read, failed with this error or
+ * succeeded (outage.c). */
+void idem__outage_failed(struct idem_engine *engine,
+                         const struct idem_error *err, bool write);
+void idem__outage_worked(struct idem_engine *engine, bool write);
+
 /* ---- the engine ------------------------------------------------------ */
 
 /*
@@ -260,6 +277,7 @@ struct idem_engine {
     int64_t tended_us;
     int64_t breaker_until_us, breaker_wait_us;
     struct idem_error breaker_error;
+    struct idem__outage outage;
 
     _Atomic uint64_t verdicts[IDEM__VERDICT_COUNT];
     _Atomic uint64_t errors[IDEM__STATUS_COUNT];

@@ -435,9 +435,12 @@ def test_stopped_and_continued_under_load():
 def test_a_redis_that_is_away_is_said_to_be_at_once_and_comes_back():
     server = Redis()
     try:
-        with folder() as where, Server(where, store=server.url) as idem:
+        with folder() as where, Server(where, store=server.url.replace("//", "//default:hunter2@")) as idem:
+            def said():
+                return re.findall(r'event=engine text="the store (fails: redis 127|works again after \d+\.\d s)', idem.output())
+
             client = idem.client()
-            assert client("BEGIN", "a", "1", "LEASE", 600000)[0] == "started"
+            assert client("BEGIN", "a", "1", "LEASE", 600000)[0] == "started" and said() == []
             server.kill()
             wait_until(lambda: getattr(client("BEGIN", "a", "2"), "word", "") == "UNAVAILABLE")
             start = time.monotonic()
@@ -445,9 +448,12 @@ def test_a_redis_that_is_away_is_said_to_be_at_once_and_comes_back():
                 answer = client("BEGIN", "away", str(i))
                 assert isinstance(answer, Error) and answer.word == "UNAVAILABLE"
             assert time.monotonic() - start < 20
+            assert said() == ["fails: redis 127"]
             server.start()
             assert wait_until(lambda: not isinstance(client("BEGIN", "a", "3"), Error))
             assert client("BEGIN", "a", "1")[0] == "busy"
+            assert wait_until(lambda: said()[-1].startswith("works again after ")) and len(said()) < 7
+            assert "hunter2" not in idem.output()
     finally:
         server.stop()
 
