@@ -57,6 +57,32 @@ assert_refused(const char *dir, enum idem_status wanted, const char *why)
         fail_msg("it says: %s", err.text);
 }
 
+/* A mistyped path gives an empty journal, so that is said, once. */
+static void
+a_new_journal_is_said_to_be_new_and_empty(void **state)
+{
+    struct test_log log = {0};
+    char *dir = test_fast_folder();
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct idem_store *store = NULL;
+        struct test_record t;
+
+        assert_int_equal(test_try_open(dir, &small, NULL, &log, &store, NULL),
+                         IDEM_OK);
+        if (i == 1) { /* it is still empty, but no longer new */
+            test_make(&t, 1, IDEM_STATE_SUCCEEDED, 2, 10);
+            assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+        }
+        test_close(store);
+        assert_int_equal(log.count[IDEM_LOG_INFO], 1);
+    }
+    assert_non_null(strstr(log.last, dir));
+    assert_non_null(strstr(log.last, "a new, empty journal was created"));
+    test_folder_drop(dir);
+}
+
 /* ---- who may change it ----------------------------------------------------
  */
 
@@ -315,6 +341,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_new_journal_is_said_to_be_new_and_empty),
 #define T(name)                                                                \
     cmocka_unit_test_setup_teardown(name, test_folder_setup,                   \
                                     test_folder_teardown)

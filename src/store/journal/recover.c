@@ -324,6 +324,7 @@ enum idem_status
 idem__journal_recover(struct journal *self, struct idem_error *err)
 {
     enum idem_status status = open_all(self, err);
+    bool is_new = self->segment_count == 0;
     struct segment *newest;
     int error;
 
@@ -366,5 +367,12 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
     }
     idem__journal_clock_start(self);
     status = idem__load_begin(self, err);
-    return status == IDEM_OK ? idem__segment_add(self, 0, true, err) : status;
+    if (status == IDEM_OK)
+        status = idem__segment_add(self, 0, true, err);
+    if (status == IDEM_OK && is_new)
+        idem__log(&self->base.options, IDEM_LOG_INFO,
+                  "journal: %s: a new, empty journal was created; if there was "
+                  "one before, correct the path, or its requests run again",
+                  self->dir);
+    return status;
 }
