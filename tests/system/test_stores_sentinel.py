@@ -55,6 +55,25 @@ def test_what_the_url_must_say(watched):
     assert "1 of 3 Sentinels name a primary" in said(alone)
 
 
+def test_a_replica_that_is_missing_is_named_each_time(watched):
+    lost = watched.nodes[2]
+    with folder() as where, Server(where, store=watched.url + "?replicas=2") as idem:
+        client = idem.client()
+        assert client("BEGIN", "missing", "0")[0] == "started"
+        lost.kill()
+        try:
+            said, end = [], time.monotonic() + 2
+            while time.monotonic() < end:
+                said.append(str(client("BEGIN", "missing", str(len(said) + 1))))
+                time.sleep(0.02)
+        finally:
+            lost.start()
+            lost.follow(watched.nodes[0])
+    primary = "redis 127.0.0.1:%d: 1 " % watched.nodes[0].port
+    assert len(said) > 3 and all(primary in one for one in said), set(said)
+    assert any("1 replica(s) connected, 2 must have every write" in one for one in said), set(said)
+
+
 def test_an_old_primary_that_comes_back_is_not_believed():
     """The issue's case: hosts are named, no replicas=, and nobody has demoted the old primary yet."""
     old, new, third = [Redis() for _ in range(3)]

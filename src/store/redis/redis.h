@@ -162,6 +162,8 @@ struct redis_store {
     size_t sentinel_count;
     bool map_stale; /* ask again for the slots, or for the primary */
     int64_t map_us; /* when that was last done */
+    /* With Sentinels: why the primary cannot be used; "": not known. */
+    struct idem_error no_primary;
     struct idem__watcher watcher;
 
     uint64_t swaps, lost, refused, redirected, wait_short, connects;

@@ -620,6 +620,9 @@ on_wait(struct batch *batch, struct redis_link *link, const redisReply *reply)
         return;
     batch->self->wait_short++;
     batch->self->map_stale |= batch->self->settings.sentinel;
+    idem__fail(&batch->self->no_primary, IDEM_ERR_UNAVAILABLE,
+               "redis %s:%d: %lld of %d replica(s) confirmed in time",
+               link->host, link->port, got, wanted);
     link->checked_us = 0; /* check the server before the next batch */
     for (size_t i = 0; i < batch->count; i++) {
         bool stored =

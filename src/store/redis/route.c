@@ -123,8 +123,11 @@ find_primary(struct redis_store *self, int64_t deadline_us,
             self, time_for_one(self, deadline_us), err);
         if (last && ready(self, last, time_for_one(self, deadline_us)))
             return last;
-        if (last && err)
-            *err = last->why;
+        if (last) {
+            self->no_primary = last->why;
+            if (err)
+                *err = last->why;
+        }
         self->map_stale = true;
         return NULL;
     }

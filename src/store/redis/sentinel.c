@@ -142,10 +142,13 @@ ask(struct redis_store *self, int64_t deadline_us, struct idem_error *err)
 
     self->map_us = idem__mono_us();
     self->map_stale = true;
+    self->no_primary.text[0] = 0;
     ask_all(self, deadline_us, &votes);
     elected = elect(self, &votes);
     if (!elected) {
-        explain(self, &votes, err);
+        explain(self, &votes, &self->no_primary);
+        if (err)
+            *err = self->no_primary;
         return false;
     }
     link = idem__redis_route_node(self, elected->host, elected->port);
@@ -173,9 +176,13 @@ idem__redis_sentinel_primary(struct redis_store *self, int64_t deadline_us,
 
     if (!link || !link->context || self->map_stale || age_us > ASK_AGAIN_US) {
         if (self->map_us != 0 && self->map_stale && age_us < REFRESH_US) {
-            idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                       "redis: no primary \"%s\" was found a moment ago",
-                       self->settings.primary_name);
+            if (self->no_primary.text[0])
+                idem__fail(err, IDEM_ERR_UNAVAILABLE, "%s",
+                           self->no_primary.text);
+            else
+                idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                           "redis: no primary \"%s\" was found a moment ago",
+                           self->settings.primary_name);
             return NULL;
         }
         if (!ask(self, deadline_us, err))
