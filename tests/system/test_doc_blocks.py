@@ -24,7 +24,7 @@ ELSEWHERE = {
     "README.md": {
         "make demo": "test_demo.py::test_the_demo_plays_its_story_and_cleans_up",
         "build/idem serve": "test_docs.py::test_the_readmes_server_answers_redis_cli",
-        "export IDEM_STORE": "test_docs.py::test_the_first_steps_of_the_readme_work",
+        "unset IDEM_SERVER": "test_docs.py::test_the_first_steps_of_the_readme_work",
         "scripts/deps build": "test_install.py::test_everything_is_where_people_look_for_it",
         "client = idem.Client": "test_docs.py::test_the_readmes_lines_in_each_language_are_those_that_the_client_runs",
         "@Idempotent": "test_docs.py::test_the_readmes_lines_in_each_language_are_those_that_the_client_runs",
@@ -59,7 +59,7 @@ ELSEWHERE = {
         "tutorials/consumer", "tutorials/cron", "tutorials/doubt", "tutorials/http-service", "tutorials/java-method", "tutorials/transaction",
         "howto/test-your-service", "howto/backup-restore-upgrade")},
     "docs/howto/migrate.md": {
-        word: "test_tutorials.py::test_every_block_of_the_page_works" for word in ("redis-server", "./pay_setnx.sh", "cat > pay.sh", "kill %2")},
+        word: "test_tutorials.py::test_every_block_of_the_page_works" for word in ("redis-server", "./pay_setnx.sh", "cat > pay.sh", "kill $server")},
 }
 
 # Code of the reader's that idem replaces, and what it is replaced by: fragments, for comparison.

@@ -52,14 +52,14 @@ class Shell:
         self.log.close()
 
     def run(self, code):
-        """What the block prints. A server that it starts in the background is up before the next line runs."""
+        """What the block prints. It is pasted whole; a server that it starts in the background is up before the next block."""
         code = re.sub(r"\b\d{4,5}\b", lambda port: self.ports.get(port.group(), port.group()), code)
-        out = ""
+        out, ports = "", []
         for part in re.split(r"(?<= &\n)", code):
             out += self.say(part.replace(" &\n", " >>background 2>&1 &\n"))
             server = re.search(r"(?:--listen 127\.0\.0\.1:|\.py )(\d+).* &\n$", part)
-            if server:
-                wait_until(lambda: listens(int(server.group(1))), 60)
+            ports += [int(server.group(1))] if server else []
+        wait_until(lambda: all(listens(port) for port in ports), 60)
         return out
 
     def say(self, code):
