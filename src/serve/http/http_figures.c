@@ -29,7 +29,9 @@ static const struct {
     {"journal_live_bytes", "Bytes of segments that records still need."},
     {"journal_moved_bytes_total",
      "Bytes moved so that old segments can be removed."},
-    {"journal_poisoned", "1 after a write failed: the journal only reads."},
+    {"journal_poisoned",
+     "1 after a write failed: the journal refuses all calls until it has "
+     "recovered."},
     {"journal_records", "Records in the journal."},
     {"journal_rereads_total",
      "Times that the journal read its end again after a failed write."},
