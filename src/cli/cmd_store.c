@@ -9,8 +9,10 @@
 #include "verb.h"
 #include "where.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static struct cli_where where;
 static const char *reason;
@@ -31,7 +33,8 @@ static const struct cli_syntax syntax = {
         "init creates or updates the table, its indexes and the SQL functions, "
         "and opens the store once. You can run it again without harm. check "
         "opens the store as a server would, which refuses unsafe settings, and "
-        "prints the store's time. sql prints the statements of init.\n"
+        "prints the store's time; it does not create a journal or an SQLite "
+        "file. sql prints the statements of init.\n"
         "copy copies every record of one store to another store, of the same "
         "or another kind. Stop everything that uses them, copy, then start "
         "with the new URL. You can repeat a copy. If the second store has a "
@@ -65,15 +68,44 @@ init(const char *url)
     return CLI_OK;
 }
 
+/* Opening a journal or an SQLite file creates it. Then a mistyped name would
+ * look like a store that is ready. */
+static bool
+is_missing(const char *url)
+{
+    static const char *const prefixes[] = {"journal:", "sqlite:"};
+    struct stat st;
+
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        size_t len = strlen(prefixes[i]);
+        char path[CLI_URL_MAX];
+
+        if (strncmp(url, prefixes[i], len) != 0)
+            continue;
+        snprintf(path, sizeof(path), "%.*s", (int)strcspn(url + len, "?"),
+                 url + len);
+        return path[0] && strncmp(path, ":memory:", 8) != 0 &&
+               stat(path, &st) != 0 && errno == ENOENT;
+    }
+    return false;
+}
+
 static int
 check(const char *url)
 {
     struct idem_error err = {0};
     struct idem_store *store;
     char shown[256], time[CLI_TIME_LEN];
-    enum idem_status status = idem__store_open(url, NULL, &store, &err);
+    enum idem_status status;
     int64_t now_us = 0;
 
+    if (is_missing(url))
+        return cli_error(IDEM_ERR_INVALID,
+                         "there is no store at %.200s: correct the name; "
+                         "idem serve, idem store init or a first write "
+                         "creates it",
+                         url);
+    status = idem__store_open(url, NULL, &store, &err);
     if (status != IDEM_OK)
         return cli_fail(&err);
     if (store->type->now)

@@ -124,6 +124,21 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
     assert bare("begin", "s", "i", "--store", "journal:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "journal:" + wrong)[0] == 0
 
 
+@pytest.mark.parametrize("kind,options", [("journal", "?clock=trust"), ("sqlite", "?mode=wal")])
+def test_checking_a_store_that_is_missing_does_not_create_it(bare, kind, options):
+    """A mistyped name would be "ready to use"."""
+    wrong = bare.where + "/mistyped"
+    for more in ("", options):
+        code, out = bare("store", "check", kind + ":" + wrong + more)
+        assert code == 2 and out == "" and "there is no store at %s:%s%s: correct the name" % (kind, wrong, more) in bare.said, bare.said
+        code, out = bare.json("store", "check", kind + ":" + wrong + more)
+        assert code == 2 and out["error"] == "invalid" and "no store" in out["text"], out
+    assert not os.path.exists(wrong)
+    assert bare("begin", "s", "i", "--store", kind + ":" + wrong)[0] == 0
+    code, out = bare("store", "check", kind + ":" + wrong)
+    assert code == 0 and "is ready to use" in out, bare.said
+
+
 def test_a_record_in_progress_or_in_doubt_does_not_expire(idem):
     idem("begin", "s", "strict", "--lease", "100ms")
     idem("begin", "s", "loose", "--loose")

@@ -649,6 +649,7 @@ def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgre
 def test_a_sqlite_file_of_a_newer_version_is_refused():
     with tempfile.TemporaryDirectory() as where:
         file = os.path.join(where, "db")
+        assert "is ready" in idem("store", "init", "sqlite:" + file)
         assert "is ready to use" in idem("store", "check", "sqlite:" + file)
         subprocess.run(["sqlite3", file, "update idem_version set version = 2"], check=True)
         assert "newer" in idem("store", "check", "sqlite:" + file, code=None)
