@@ -251,16 +251,66 @@ warn_of_absent(const struct idem_op *op)
     }
 }
 
-/* The operator wanted to decide something that is decided. */
+/* Say something about this record on standard error. */
 static void
-warn_of_decided(const struct idem_op *op, const struct idem_answer *answer)
+warn_of(const struct idem_op *op, const char *text)
 {
     fputs("idem: ", stderr);
     cli_print_safe(stderr, op->scope);
     fputc(' ', stderr);
     cli_print_safe(stderr, op->id);
-    fprintf(stderr, " already has the outcome %s; nothing was changed\n",
-            idem_state_name(answer->record->state));
+    fprintf(stderr, " %s\n", text);
+}
+
+/* The operator wanted to decide something that is decided. */
+static void
+warn_of_decided(const struct idem_op *op, const struct idem_answer *answer)
+{
+    char text[64];
+
+    snprintf(text, sizeof(text),
+             "already has the outcome %s; nothing was changed",
+             idem_state_name(answer->record->state));
+    warn_of(op, text);
+}
+
+/* The outcome was stored, but a result above max-result was left out. */
+static bool
+lost_result(const struct idem_op *op, const struct idem_answer *answer)
+{
+    return (answer->verdict == IDEM_V_OK ||
+            answer->verdict == IDEM_V_SETTLED) &&
+           op->result.len > 0 && !op->not_replayable &&
+           (answer->record->flags & IDEM_FLAG_NOT_REPLAYABLE);
+}
+
+/* The label of a gateway's request begins with its method: "POST /orders". */
+static bool
+has_request_line(struct idem_bytes subject)
+{
+    const char *text = subject.data;
+    size_t len = 0;
+
+    while (len < subject.len && text[len] >= 'A' && text[len] <= 'Z')
+        len++;
+    return len > 0 && len < subject.len && text[len] == ' ';
+}
+
+/* Is the HTTP response for a record that no gateway started? SETTLE replaces
+ * the label, so this is asked before it. */
+static bool
+expects_no_http(struct idem_engine *engine, const struct idem_op *op)
+{
+    struct idem_op get = {
+        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+    struct idem_answer answer = {0};
+    bool plain = op->verb == IDEM_SETTLE && op->kind == IDEM_KIND_HTTP &&
+                 idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
+                 answer.verdict == IDEM_V_RECORD &&
+                 !has_request_line(answer.record->subject);
+
+    idem_answer_clear(&answer);
+    return plain;
 }
 
 static struct cli_more
@@ -281,6 +331,10 @@ find_more(struct idem_engine *engine, const struct idem_op *op,
     if (op->verb == IDEM_SETTLE && op->outcome &&
         answer->verdict == IDEM_V_REPLAY)
         warn_of_decided(op, answer);
+    if (lost_result(op, answer))
+        warn_of(op, "has its outcome, but the result is larger than max-result "
+                    "and was not kept: duplicates learn the outcome, and get "
+                    "no result");
     return more;
 }
 
@@ -293,6 +347,7 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     struct cli_where where;
     struct idem_error err = {0};
     enum idem_status status;
+    bool plain = false;
     int code;
 
     if (verb->print && !cli_is_field(verb->print))
@@ -306,14 +361,20 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     where = verb->where;
     where.must_exist = op->verb == IDEM_GET || op->verb == IDEM_FORGET;
     status = cli_engine_open(&where, &engine, &err);
-    if (status == IDEM_OK)
+    if (status == IDEM_OK) {
+        plain = expects_no_http(engine, op);
         status = cli_do_verb(verb, engine, op, &answer, &err);
+    }
     if (status != IDEM_OK) {
         err.status = status;
         code = cli_fail(&err);
     } else {
         code = cli_exit_verdict(answer.verdict);
         more = find_more(engine, op, &answer);
+        if (plain && answer.verdict == IDEM_V_SETTLED)
+            warn_of(op, "was not started by a gateway; its callers can read "
+                        "this HTTP response only if they handle HTTP, and "
+                        "--result stores a plain result for others");
         cli_print_answer(&answer, &more, verb->print);
     }
     idem_answer_clear(&answer);

@@ -625,6 +625,31 @@ def test_an_empty_filter_is_refused_and_not_taken_for_none(bare, args):
     assert "state: executing" in bare("get", "shop", "a")[1]
 
 
+def test_a_result_that_is_too_large_to_keep_is_told_to_its_finisher(bare):
+    with folder() as where, Server(where, "--max-result", "1k") as server:
+        call = lambda *args: bare(*args, "--server", server.socket, store=False)  # noqa: E731
+        for name, result, options, told in (("small", "x" * 1024, [], ""), ("large", "x" * 1025, [], "result is larger than max-result"),
+                                            ("json", "x" * 1025, ["--json"], "result is larger than max-result"),
+                                            ("left", "x" * 1025, ["--no-replay"], "")):
+            fence = call("begin", "s", name, "--print", "fence")[1].strip()
+            code, out = call("finish", "s", name, fence, "succeeded", result, *options)
+            assert code == 0 and "larger" not in out, out
+            assert (bare.said.startswith("idem: s %s has its outcome" % name) and told in bare.said) if told else bare.said == "", bare.said
+        assert call("settle", "s", "new", "--as", "succeeded", "--result", "x" * 1025)[0] == 0
+        assert "s new has its outcome, but the result is larger" in bare.said
+
+
+def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
+    for name, subject, options, told in (("plain", "", ["--reason", "PUT it"], True),
+                                         ("name", "POST", [], True), ("lower", "post /orders", [], True), ("gateway", "POST /orders", [], False)):
+        bare("begin", "s", name, "--lease", "50ms", "--subject", subject)
+        code, out = bare("settle", "s", name, "--as", "succeeded", "--http", "201", "--body", "x", *options)
+        assert code == 0 and out.startswith("settled\n") and ("was not started by a gateway" in bare.said) == told, (name, bare.said)
+    assert bare("settle", "s", "never", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
+    bare("begin", "s", "bytes", "--lease", "50ms")
+    assert bare("settle", "s", "bytes", "--as", "succeeded", "--result", "x")[0] == 0 and "gateway" not in bare.said
+
+
 @pytest.mark.parametrize("status", ["204", "205", "304"])
 def test_an_answer_without_a_body_gets_none(bare, status):
     code, _ = bare("settle", "shop", "a", "--as", "succeeded", "--http", status, "--body", "x")
