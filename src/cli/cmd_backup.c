@@ -6,8 +6,10 @@
 #include "../store/journal/copy.h"
 #include "../store/journal/journal_check.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MIB 1048576
 
@@ -108,12 +110,19 @@ copy(const char *from, const char *to, bool fresh)
 static int
 run(const struct cli_syntax *syntax, size_t journal, int argc, char **argv)
 {
+    struct stat st;
     char **args;
     int code = cli_parse(syntax, argc, argv, &args, NULL);
 
     if (code >= 0)
         return code;
     args[journal] = folder_of(args[journal]);
+    if (args[journal] && journal == 1 && stat(args[0], &st) != 0 &&
+        errno == ENOENT)
+        return cli_error(IDEM_ERR_INVALID,
+                         "there is no backup at %.200s: name the folder that "
+                         "idem backup wrote",
+                         args[0]);
     return args[journal] ? copy(args[0], args[1], journal == 1) : CLI_USAGE;
 }
 

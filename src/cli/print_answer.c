@@ -190,4 +190,8 @@ cli_print_answer(const struct idem_answer *answer, const struct cli_more *more,
         cli_json_print(answer_json(answer, more));
     else
         print_readable(answer, more);
+    if ((answer->verdict == IDEM_V_STALE ||
+         answer->verdict == IDEM_V_MISMATCH) &&
+        !field && !cli_json && !cli_is_terminal())
+        fprintf(stderr, "idem: %s\n", cli_advice(answer->verdict));
 }

@@ -74,7 +74,9 @@ def test_what_cannot_be_right_is_refused_with_what_to_do(tmp_path):
         told = idem(wrong, tmp_path, tmp_path / "x", code=2)
         assert "there is no journal in %s: name the folder" % tmp_path in told and not (tmp_path / "x").exists()
         told = idem(wrong, "/nonexistent", tmp_path / "x", code=2)
-        assert "there is no folder /nonexistent: name the folder of a journal" in told and not (tmp_path / "x").exists()
+        assert {"backup": "there is no folder /nonexistent: name the folder of a journal",
+                "restore": "there is no backup at /nonexistent: name the folder that idem backup wrote"}[wrong] in told, told
+        assert not (tmp_path / "x").exists()
     assert "there is no folder /nonexistent" in idem("journal", "check", "/nonexistent", code=2)
     assert "there is no folder /nonexistent" in idem("journal", "dump", "/nonexistent", code=2)
     assert "idem store copy" in idem("backup", "postgres://db/x", copy, code=2)

@@ -408,7 +408,10 @@ def test_a_terminal_is_told_what_to_do_next(bare):
                              (18, "mistyped", ("redeem", "x" * 32, "me"))):
         got, said = on_a_terminal(bare, *args)
         assert got == code and hint in said, (args, said)
-        assert bare(*args)[0] == code and hint not in bare.raw.decode() + bare.said, "a script gets the word alone"
+        assert bare(*args)[0] == code and hint not in bare.raw.decode(), "a script gets the word alone"
+        assert (hint in bare.said and bare.said.startswith("idem: ")) == (code in (13, 15)), (args, bare.said)
+        for silent in ("--json", "--print=verdict"):
+            assert bare(*args, silent)[0] == code and bare.said == "", (args, bare.said)
     code, said = on_a_terminal(bare, "begin", "s", "i", "--payload", "a", "--wait", "3s")
     assert code == 12 and "idem settle" in said, said
 
