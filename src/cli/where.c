@@ -121,10 +121,16 @@ listens(long pid, const char *path)
     return yes;
 }
 
-/* The socket of a server, from its command line, or the default one; false if
- * it does not listen there. */
-static bool
-socket_of(long pid, char *path, size_t len)
+/* The process that has a journal open. */
+struct holder {
+    char socket[512]; /* where it listens if it is a server */
+    bool consumes;    /* idem consume */
+    bool of_gateway;  /* the engine of a gateway */
+};
+
+/* What its command line says; without --socket a server has the default one. */
+static void
+read_command_line(long pid, struct holder *holder)
 {
     char file[64], *arg = NULL;
     size_t room = 0;
@@ -133,16 +139,18 @@ socket_of(long pid, char *path, size_t len)
 
     snprintf(file, sizeof(file), "/proc/%ld/cmdline", pid);
     line = fopen(file, "re");
-    server_default_socket(path, len);
-    while (line && getdelim(&arg, &room, 0, line) > 0) {
+    server_default_socket(holder->socket, sizeof(holder->socket));
+    for (int i = 0; line && getdelim(&arg, &room, 0, line) > 0; i++) {
         if (here || strncmp(arg, "--socket=", 9) == 0)
-            snprintf(path, len, "%s", here ? arg : arg + 9);
+            snprintf(holder->socket, sizeof(holder->socket), "%s",
+                     here ? arg : arg + 9);
         here = strcmp(arg, "--socket") == 0;
+        holder->consumes |= i == 1 && strcmp(arg, "consume") == 0;
+        holder->of_gateway |= strcmp(arg, "--gateway-figures") == 0;
     }
     free(arg);
     if (line)
         fclose(line);
-    return listens(pid, path);
 }
 
 void
@@ -151,17 +159,26 @@ cli_advise_to_ask(struct idem_error *err)
     const char *by = strstr(err->text, IDEM__JOURNAL_IN_USE);
     char *advice = by ? strstr(by, IDEM__JOURNAL_STOP_IT) : NULL;
     size_t room = advice ? sizeof(err->text) - (size_t)(advice - err->text) : 0;
-    char path[512];
+    struct holder holder = {0};
     long pid;
 
     if (!advice)
         return;
     pid = strtol(by + strlen(IDEM__JOURNAL_IN_USE), NULL, 10);
-    if (pid <= 0 || !socket_of(pid, path, sizeof(path)) ||
-        snprintf(advice, room, ": ask that server: --server unix:%s", path) >=
-            (int)room)
+    if (pid > 0)
+        read_command_line(pid, &holder);
+    if (holder.consumes)
+        snprintf(advice, room,
+                 ", which is idem consume: stop the consumer, or let both use "
+                 "a server");
+    else if (pid <= 0 || !listens(pid, holder.socket) ||
+             snprintf(advice, room, ": ask that server: --server unix:%s",
+                      holder.socket) >= (int)room)
         snprintf(advice, room,
                  ": if it is a server, ask it: --server unix:PATH");
+    else if (holder.of_gateway)
+        snprintf(advice + strlen(advice), room - strlen(advice),
+                 " (a gateway started it)");
 }
 
 enum idem_status
@@ -200,6 +217,22 @@ check_folder(const char *url, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* A variable that was set long ago is easily forgotten. */
+static const char *
+server_advice(const struct cli_where *where)
+{
+    const char *server = getenv("IDEM_SERVER"), *store = getenv("IDEM_STORE");
+
+    if (where->server || !server || !*server)
+        return "start one with idem serve, name another with --server, or open "
+               "a store without a server: --store URL";
+    return store && *store
+               ? "this address is of IDEM_SERVER, so IDEM_STORE was "
+                 "not used: unset one of them, or start the server"
+               : "this address is of IDEM_SERVER: correct or unset "
+                 "it, or start the server";
+}
+
 enum idem_status
 cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                 struct idem_error *err)
@@ -230,9 +263,8 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
         status = cli_store_open(where, url, &options, engine, err);
     if (status == IDEM_ERR_UNAVAILABLE)
         snprintf(err->text + strlen(err->text),
-                 sizeof(err->text) - strlen(err->text),
-                 "; start one with idem serve, name another with --server, or "
-                 "open a store without a server: --store URL");
+                 sizeof(err->text) - strlen(err->text), "; %s",
+                 server_advice(where));
     return status;
 }
 

@@ -416,6 +416,15 @@ def test_a_terminal_is_told_what_to_do_next(bare):
     assert code == 12 and "idem settle" in said, said
 
 
+def test_a_server_that_is_missing_is_told_with_the_variable_that_named_it(bare):
+    gone = "unix:" + bare.where + "/gone"
+    for args, env, said, not_said in ((["--server", gone], {}, "name another with --server", "IDEM_SERVER"),
+                                      ([], {"IDEM_SERVER": gone}, "this address is of IDEM_SERVER: correct", "IDEM_STORE"),
+                                      ([], {"IDEM_SERVER": gone, "IDEM_STORE": bare.url}, "of IDEM_SERVER, so IDEM_STORE was not used", "--store")):
+        assert bare("get", "s", "i", *args, store=False, env=env)[0] == 20
+        assert "no server at" in bare.said and said in bare.said and not_said not in bare.said, bare.said
+
+
 def test_settling_what_is_decided_says_that_nothing_changes(bare):
     bare("settle", "s", "i", "--as", "failed")
     code, out = bare("settle", "s", "i", "--as", "succeeded")

@@ -9,7 +9,8 @@ import struct
 import subprocess
 
 import pytest
-from lib import IDEM, ROOT, Process, Server, folder, wait_until
+from gateway import Gateway
+from lib import IDEM, ROOT, Process, Server, folder, free_port, wait_until
 
 
 def idem(*args):
@@ -107,6 +108,24 @@ def test_a_holder_that_is_no_server_is_named_without_a_socket():
             assert wait_until(lambda: os.path.exists(f + "/on"))
             code, _, err = idem("get", "shop", "slow", "--store", url)
             assert code == 20 and "process %d: if it is a server, ask it: --server unix:PATH\n" % holder.pid in err
+
+
+def test_a_consumer_that_holds_the_journal_is_named():
+    with folder() as f:
+        url, lock = "journal:" + f + "/j", f + "/j/lock"
+        source = "redis-stream://127.0.0.1:%d?stream=s&group=g" % free_port()  # it tries again
+        with Process([IDEM, "consume", source, "--store", url, "--to", "http://127.0.0.1:1/"]) as holder:
+            assert wait_until(lambda: os.path.exists(lock) and open(lock).read().startswith(str(holder.pid)))
+            code, _, err = idem("get", "shop", "slow", "--store", url)
+            assert code == 20 and "process %d, which is idem consume: stop the consumer, or let both use a server\n" % holder.pid in err, err
+
+
+def test_the_engine_of_a_gateway_is_named_as_such():
+    with folder() as f, Gateway(f, free_port()) as gateway:
+        code, _, err = idem("get", "shop", "slow", "--store", "journal:" + f + "/journal")
+        assert code == 20, gateway.output()
+        address = re.search(r": ask that server: --server (unix:\S+/engine.sock) \(a gateway started it\)\n", err).group(1)
+        assert idem("get", "shop", "slow", "--server", address)[0] == 16
 
 
 def test_a_removed_lock_file_lets_nobody_in(served):
