@@ -210,6 +210,22 @@ read_digits(const char *word, char digits[DIGITS + 1])
     return true;
 }
 
+/* Has it the dashes and digits of a UUID of any version? */
+static bool
+is_uuid(const char *word)
+{
+    static const char dashes[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+
+    if (strlen(word) != sizeof(dashes) - 1)
+        return false;
+    for (size_t i = 0; word[i]; i++) {
+        if (dashes[i] == 'x' ? !isxdigit((unsigned char)word[i])
+                             : word[i] != '-')
+            return false;
+    }
+    return true;
+}
+
 /* Find by the id, for which SQL stores have an index; then scan all records. */
 static int
 find(struct scan_options *s, struct idem_filter *filter)
@@ -223,6 +239,9 @@ find(struct scan_options *s, struct idem_filter *filter)
         memcpy(s->digits, digits, sizeof(digits));
         filter->id = (struct idem_bytes){NULL, 0};
         code = run(s, filter);
+    } else if (strncasecmp(s->id, "urn:uuid:", 9) == 0 && !is_uuid(s->id + 9)) {
+        fprintf(stderr, "idem: this instance is not a UUID: give all of it, "
+                        "urn:uuid: and 36 characters\n");
     } else if (strncasecmp(s->id, "urn:uuid:", 9) == 0) {
         fprintf(stderr, "idem: that request had no record; look for this "
                         "instance in the gateway's access log\n");

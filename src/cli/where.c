@@ -122,7 +122,7 @@ listens(long pid, const char *path)
 }
 
 /* The process that has a journal open. */
-struct holder {
+struct occupant {
     char socket[512]; /* where it listens if it is a server */
     bool consumes;    /* idem consume */
     bool of_gateway;  /* the engine of a gateway */
@@ -130,7 +130,7 @@ struct holder {
 
 /* What its command line says; without --socket a server has the default one. */
 static void
-read_command_line(long pid, struct holder *holder)
+read_command_line(long pid, struct occupant *occupant)
 {
     char file[64], *arg = NULL;
     size_t room = 0;
@@ -139,14 +139,14 @@ read_command_line(long pid, struct holder *holder)
 
     snprintf(file, sizeof(file), "/proc/%ld/cmdline", pid);
     line = fopen(file, "re");
-    server_default_socket(holder->socket, sizeof(holder->socket));
+    server_default_socket(occupant->socket, sizeof(occupant->socket));
     for (int i = 0; line && getdelim(&arg, &room, 0, line) > 0; i++) {
         if (here || strncmp(arg, "--socket=", 9) == 0)
-            snprintf(holder->socket, sizeof(holder->socket), "%s",
+            snprintf(occupant->socket, sizeof(occupant->socket), "%s",
                      here ? arg : arg + 9);
         here = strcmp(arg, "--socket") == 0;
-        holder->consumes |= i == 1 && strcmp(arg, "consume") == 0;
-        holder->of_gateway |= strcmp(arg, "--gateway-figures") == 0;
+        occupant->consumes |= i == 1 && strcmp(arg, "consume") == 0;
+        occupant->of_gateway |= strcmp(arg, "--gateway-figures") == 0;
     }
     free(arg);
     if (line)
@@ -159,24 +159,24 @@ cli_advise_to_ask(struct idem_error *err)
     const char *by = strstr(err->text, IDEM__JOURNAL_IN_USE);
     char *advice = by ? strstr(by, IDEM__JOURNAL_STOP_IT) : NULL;
     size_t room = advice ? sizeof(err->text) - (size_t)(advice - err->text) : 0;
-    struct holder holder = {0};
+    struct occupant occupant = {0};
     long pid;
 
     if (!advice)
         return;
     pid = strtol(by + strlen(IDEM__JOURNAL_IN_USE), NULL, 10);
     if (pid > 0)
-        read_command_line(pid, &holder);
-    if (holder.consumes)
+        read_command_line(pid, &occupant);
+    if (occupant.consumes)
         snprintf(advice, room,
                  ", which is idem consume: stop the consumer, or let both use "
                  "a server");
-    else if (pid <= 0 || !listens(pid, holder.socket) ||
+    else if (pid <= 0 || !listens(pid, occupant.socket) ||
              snprintf(advice, room, ": ask that server: --server unix:%s",
-                      holder.socket) >= (int)room)
+                      occupant.socket) >= (int)room)
         snprintf(advice, room,
                  ": if it is a server, ask it: --server unix:PATH");
-    else if (holder.of_gateway)
+    else if (occupant.of_gateway)
         snprintf(advice + strlen(advice), room - strlen(advice),
                  " (a gateway started it)");
 }
