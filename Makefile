@@ -1,4 +1,5 @@
 # make          build/idem, build/libidem.a, build/libidem.so, the nginx module
+# make help     this text
 # make check    install what is missing, run every test
 # make demo     install what is missing, show it at work
 # make demo-bank  the same for examples/bank, on port 8080
@@ -112,10 +113,16 @@ examples += $(B)/examples/bank
 endif
 benches := $(bench_src:%.c=$(B)/%)
 
-.PHONY: again all lib modules module test-programs syntax simulate simulate-bugs mutate check demo demo-bank bench soak coverage hostile partition fuzz \
+.PHONY: again all help lib modules module test-programs syntax simulate simulate-bugs mutate check demo demo-bank bench soak coverage hostile partition fuzz \
     install uninstall clean format docs dist deb package-check image image-check deps-% compdb
 
+# A bare `make` ends with what to do next.
 all: lib modules $(B)/idem $(examples) $(if $(SANITIZE),,module)
+	@$(if $(MAKECMDGOALS)$(findstring s,$(firstword -$(MAKEFLAGS))),:,echo "built: $(B)/idem; try make demo, or make help")
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+
 lib: $(B)/libidem.a $(B)/libidem.so
 
 # Objects depend on how they are compiled: a store that comes in or goes out, or

@@ -259,6 +259,21 @@ def test_contributing_names_make_targets_that_exist():
         assert re.search(r"^%s:" % target, makefile, re.M), target
 
 
+def test_make_says_what_it_can_do():
+    variables = [word for word in os.environ.get("MAKEFLAGS", "").split() if "=" in word]  # of the make that runs this
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+
+    def make(*args):
+        return subprocess.run(["make", *args, *variables], cwd=ROOT, env=env, text=True, check=True, stdout=subprocess.PIPE).stdout
+
+    shown = make("-s", "help").splitlines()
+    assert ["# " + line if line else "#" for line in shown] == text("Makefile").split("\n\n")[0].splitlines()
+    for target in set(re.findall(r"make ([a-z]+(?:-[a-z]+)*) ", "\n".join(shown))):
+        assert re.search(r"^%s:" % target, text("Makefile"), re.M), target
+    said = "/idem; try make demo"
+    assert said in make("-n") and said not in make("-n", "all") and said not in make("-sn") and said not in make("-n", "-s", "-j2")
+
+
 def test_the_site_has_every_page_and_no_broken_link():
     """mkdocs --strict fails on a link that leads nowhere."""
     done = subprocess.run([os.path.join(ROOT, "scripts/docs")], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
