@@ -662,11 +662,11 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
     for name, subject, options, told in (("plain", "", ["--reason", "PUT it"], True),
                                          ("name", "POST", [], True), ("lower", "post /orders", [], True), ("gateway", "POST /orders", [], False)):
         bare("begin", "s", name, "--lease", "50ms", "--subject", subject)
-        code, out = bare("settle", "s", name, "--as", "succeeded", "--http", "201", "--body", "x", *options)
+        code, out = bare("settle", "s", name, "--as", "succeeded", "--http", "201", "--body", "x", "--wait", "10s", *options)
         assert code == 0 and out.startswith("settled\n") and ("was not started by a gateway" in bare.said) == told, (name, bare.said)
     assert bare("settle", "s", "never", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
     bare("begin", "s", "bytes", "--lease", "50ms")
-    assert bare("settle", "s", "bytes", "--as", "succeeded", "--result", "x")[0] == 0 and "gateway" not in bare.said
+    assert bare("settle", "s", "bytes", "--as", "succeeded", "--result", "x", "--wait", "10s")[0] == 0 and "gateway" not in bare.said
 
 
 @pytest.mark.parametrize("status", ["204", "205", "304"])
