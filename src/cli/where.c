@@ -228,9 +228,10 @@ server_advice(const struct cli_where *where)
                "a store without a server: --store URL";
     return store && *store
                ? "this address is of IDEM_SERVER, so IDEM_STORE was "
-                 "not used: unset one of them, or start the server"
-               : "this address is of IDEM_SERVER: correct or unset "
-                 "it, or start the server";
+                 "not used: unset one of them, or start the server with "
+                 "idem serve"
+               : "this address is of IDEM_SERVER: correct or unset it, or "
+                 "start the server with idem serve";
 }
 
 enum idem_status
