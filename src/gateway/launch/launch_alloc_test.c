@@ -3,7 +3,7 @@
  * becomes nginx.conf and the console's list of routes, and gives nginx.conf
  * less room than it needs. Each time there is an error, or all of the text.
  */
-#include "../../../tests/support/failing_alloc.h"
+#include "../../../tests/support/alloc_countdown.h"
 #include "launch.h"
 
 #include <jansson.h>
@@ -15,19 +15,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static long countdown; /* 1: the next allocation fails; 0: none does */
-static bool failed;
-
-static bool
-alloc_fails(size_t calloc_len)
-{
-    (void)calloc_len;
-    if (countdown == 0 || --countdown > 0)
-        return false;
-    failed = true;
-    return true;
-}
 
 /* A certificate and its key, for the connection to an engine. */
 static const char pem[] =

@@ -3,7 +3,7 @@
  * must never be taken for text that is not JSON, or that lacks the member: then
  * two equal requests would have different keys, and both would run.
  */
-#include "../../../tests/support/failing_alloc.h"
+#include "../../../tests/support/alloc_countdown.h"
 #include "json.h"
 
 #include <setjmp.h>
@@ -13,19 +13,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static long countdown; /* 1: the next allocation fails; 0: none does */
-static bool failed;
-
-static bool
-alloc_fails(size_t calloc_len)
-{
-    (void)calloc_len;
-    if (countdown == 0 || --countdown > 0)
-        return false;
-    failed = true;
-    return true;
-}
 
 static const char text[] =
     "{\"b\":{\"c\":[1,{\"d\":\"x\"}]},\"a01\":1,\"a02\":2,\"a03\":3,"
