@@ -38,6 +38,7 @@ export function Records() {
         const { scope, id, state, type, age } = wanted;
         if (scope && id && !from && !state && !age && (type === "" || type === "request")) {
             const said = await call("GET", `/v1/records/${encodeURIComponent(scope)}/${encodeURIComponent(id)}`);
+            if (run !== running.current) return;
             setFound({ records: said.record ? [said.record] : [], cursor: "0", parts: 1 });
             return;
         }

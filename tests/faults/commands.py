@@ -27,6 +27,8 @@ from lib import IDEM, Server, folder, wait_until  # noqa: E402
 LOST = 21
 ERRORS = {1, 2} | set(range(20, 30))  # 2: a value, for instance a file that cannot be read
 NOT_STORED = {2, 20, 22, 23, 24, 27}
+NOT_STARTED = 126  # of run and lock, which give back what they took: "cannot run echo: Cannot allocate memory"
+NOT_RECORDED = "its outcome could not be recorded"  # of run: the command has run, and the record stays as it was
 WITHOUT_PLACE = {"journal", "help", "store", "backup", "restore", "check", "completion", "version"}
 
 
@@ -72,10 +74,14 @@ class Case:
         """only: True through a server, False on a journal; type: of the record that has the states; slow: not in make check."""
         self.name, self.argv, self.before, self.code, self.output = name, argv, before, code, output
         self.done, self.undone, self.stdin, self.only, self.type, self.slow = done, undone, stdin, only, type, slow
+        self.starts = "run" in name or "lock" in name  # another command
 
     def judge(self, stage, key, said):
         """What is wrong, or None."""
         code, text = said.returncode, said.stdout + said.stderr
+        if code == NOT_STARTED and self.starts:
+            state = stage.state(key, self.type)[0] if self.done else "free"
+            return None if "cannot run " in said.stderr and state in ("free", "absent") else "exit %d, and the record is %s" % (code, state)
         if code < 0 or code not in ERRORS | {self.code}:
             return "exit %d, not %d" % (code, self.code)
         if code in ERRORS and code != self.code and not said.stderr.strip() and '"text":' not in said.stdout:
@@ -89,9 +95,10 @@ class Case:
         state = stage.state(key, self.type)[0]
         if code == self.code and state != self.done:
             return "exit %d, but the record is %s" % (code, state)
-        if code in NOT_STORED and state != self.undone:
+        undone = "executing" if NOT_RECORDED in said.stderr else self.undone
+        if code in NOT_STORED and state != undone:
             return "exit %d says that nothing was stored, but the record is %s" % (code, state)
-        if state not in (self.done, self.undone):
+        if state not in (self.done, undone):
             return "exit %d, and the record is %s" % (code, state)
         return None
 
