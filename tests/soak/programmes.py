@@ -304,7 +304,7 @@ def programmes(fuzzers):
         Programme("gateway-kills", gateway_kills, 1425, ONE, "kills at named steps of a gateway request", "在网关请求的指定步骤杀死进程"),
         Programme("storms", storm, 1000, tuple(STORES), "keys with 100 callers at once, on each store", "每种存储：每个键同时 100 个调用方"),
         Programme("operations", checked_operations, 1000000, tuple(STORES), "random operations, each reply compared, on each store",
-                  "每种存储：随机操作，逐个比较响应"),
+                  "每种存储：随机操作，逐个比较回复"),
         Programme("fuzz", fuzz, 5000000, tuple(fuzzers), "inputs for each fuzz target", "每个模糊测试目标的输入"),
         Programme("simulator", simulate, 7200, ONE, "seconds of simulated worlds", "模拟世界的秒数"),
         Programme("mixed", mixed, 7200, ONE, "seconds of mixed load with faults, memory flat", "带故障的混合负载的秒数，内存不增长"),
