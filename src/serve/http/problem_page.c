@@ -26,15 +26,15 @@ static const struct language {
     const char *code, *manual, *what, *todo, *retry, *no_retry;
 } english = {"en",
              problem_manual,
-             "What happened",
-             "What to do",
+             "What happened: ",
+             "What to do: ",
              "Retry: yes. Send the same request again, after the time in "
              "Retry-After if the response has this header.",
              "Retry: no, unless the response says \"retryable\": true."},
   chinese = {"zh-CN",
              problem_manual_zh,
-             "发生了什么",
-             "怎么做",
+             "发生了什么：",
+             "怎么做：",
              "可以重试：原样重发同一个请求；响应带有 Retry-After "
              "时，等到它给出的时间之后再发。",
              "不要重试，除非响应中 \"retryable\" 为 true。"};
@@ -116,11 +116,9 @@ put_class(struct problem_page *page, const struct language *language,
     row += strlen(head);
     put_text(page, "<p>");
     put_text(page, language->what);
-    put_text(page, ": ");
     put_markdown(page, row, cell);
     put_text(page, "</p>\n<p>");
     put_text(page, language->todo);
-    put_text(page, ": ");
     put_markdown(page, cell + 3, strstr(cell + 3, " |"));
     put_text(page, "</p>\n");
 }
