@@ -281,13 +281,24 @@ ngx_int_t
 ngx_http_idem_tell_service(ngx_http_request_t *r,
     ngx_http_idem_header_name_t *name, ngx_str_t *value)
 {
+    ngx_list_t       *list;
     ngx_table_elt_t  *h;
 
     if (name->hash == 0) {
         name->hash = ngx_hash_key(name->lowcase, name->name.len);
     }
 
-    h = ngx_list_push(&r->headers_in.headers);
+    list = &r->headers_in.headers;
+
+    /* a request of HTTP/0.9 has no headers, so nginx made no list of them */
+
+    if (list->last == NULL
+        && ngx_list_init(list, r->pool, 4, sizeof(ngx_table_elt_t)) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    h = ngx_list_push(list);
     if (h == NULL) {
         return NGX_ERROR;
     }
