@@ -222,8 +222,10 @@ ngx_http_idem_is_odd_upgrade(ngx_table_elt_t *h)
 ngx_int_t
 ngx_http_idem_strip_handler(ngx_http_request_t *r)
 {
+    /* no error page, to whose location they would be sent */
+
     return ngx_http_idem_strip(r, ngx_http_idem_is_ours) == NGX_OK
-           ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
+           ? NGX_DECLINED : NGX_ERROR;
 }
 
 
