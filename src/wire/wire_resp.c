@@ -60,7 +60,7 @@ count_digits(uint64_t number)
                                       UINT64_C(100000000000000000),
                                       UINT64_C(1000000000000000000),
                                       UINT64_C(10000000000000000000)};
-    /* 1233 / 4096 is a little more than log10(2) */
+    /* 1233 / 4096 is a little less than log10(2) */
     size_t bits = 64 - (size_t)__builtin_clzll(number | 1);
     size_t guess = bits * 1233 >> 12;
 

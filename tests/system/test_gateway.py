@@ -48,6 +48,7 @@ def stack():
                           proxy_pass http://service; }
         location = /page.html { internal; return 503 "a page\\n"; }
         location /twice { idem on; proxy_intercept_errors on; error_page 502 504 = @other; proxy_pass http://service; }
+        location /kept { idem on; idem_max_body 1000; error_page 400 413 = @other; proxy_pass http://service; }
         location @other { proxy_pass http://service; proxy_method POST; }
         location /sorry { internal; proxy_pass http://service; }
         location /asked { idem on; proxy_intercept_errors on; error_page 500 502 504 /sorry; proxy_pass http://service; }
@@ -658,6 +659,13 @@ def test_error_pages_of_the_operator(stack, key):
 def test_an_error_page_never_asks_a_service_again(stack, key):
     got = ask(stack.port, key, path="/twice", x_way="nothing")
     assert got.status == 504 and stack.ledger.executions(key) == 1
+
+
+@pytest.mark.parametrize("body", [b"zz\r\nhello\r\n0\r\n\r\n", b"400\r\n" + b"x" * 1024 + b"\r\n0\r\n\r\n"])
+def test_an_error_page_never_runs_a_request_without_a_claim(stack, key, body):
+    head = b"POST /kept HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % key.encode()
+    assert raw(stack.port, head + body, 5, until=b"</html>").startswith(b"HTTP/1.1 500")
+    assert stack.record(key) is None and stack.ledger.executions(key) == 0
 
 
 def test_what_a_proxied_error_page_says_is_not_the_outcome(stack, key):

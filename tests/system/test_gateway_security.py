@@ -17,6 +17,8 @@ def stack():
     with folder() as where, Stack(where, location="idem_wait 20s;", workers=2, more="""
             location = /connections { stub_status; }
             location /busy { idem on; proxy_pass http://service; }
+            location /read { idem on; idem_methods GET; idem_key $arg_key; proxy_pass http://service; }
+            location /page { idem on; idem_page_token on; proxy_pass http://service; }
             location /tenant { idem on; idem_scope "$http_tenant"; proxy_pass http://service; }""") as s:
         yield s
 
@@ -162,6 +164,15 @@ def test_a_store_that_was_tampered_with_injects_nothing(stack, stored):
     head = answers[0].split(b"\r\n\r\n")[0].lower()
     assert b"set-cookie" not in head and b"transfer-encoding" not in head and head.count(b"content-length") == 1
     assert stack.ledger.executions(key) == 0
+
+
+@pytest.mark.parametrize("path, header", [("/read?key=zero-nine", "idem-fence"), ("/page", "idem-token")])
+def test_a_request_without_headers_gets_those_of_idem(stack, path, header):
+    workers = stack.nginx.workers()
+    body = raw(stack.port, b"GET %s\r\n" % path.encode())  # HTTP/0.9: a response is its body
+    assert body.startswith(b'{"order":') and stack.nginx.workers() == workers
+    assert stack.ledger.entries()[-1]["idem"][header]
+    assert path == "/page" or raw(stack.port, b"GET %s\r\n" % path.encode()) == body
 
 
 # ---- clients that leave -------------------------------------------------------------------------------------------------

@@ -386,6 +386,7 @@ struct ngx_http_idem_ctx_s {
     void                       (*finalize)(ngx_http_request_t *r,
                                      ngx_int_t rc);
 
+    unsigned                     gated:1;    /* it needs a record to run */
     unsigned                     token:1;
     unsigned                     by_content:1;  /* the key is the content */
     unsigned                     result_told:1; /* Repeatability-Result */
@@ -542,6 +543,7 @@ void ngx_http_idem_away(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_refuse_away(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_no_verdict(ngx_http_idem_ctx_t *ctx,
     const ngx_http_idem_reply_t *reply);
+void ngx_http_idem_fail(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     const ngx_http_idem_problem_t *problem, const char *detail,
     ngx_uint_t retry_after);

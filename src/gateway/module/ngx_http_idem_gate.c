@@ -77,6 +77,7 @@ ngx_http_idem_unnamed(ngx_http_idem_ctx_t *ctx,
         ngx_str_set(&ctx->verdict, "no-scope");
     }
 
+    ctx->gated = 0;
     ctx->state = NGX_HTTP_IDEM_PASSING;
     return NGX_DECLINED;
 }
@@ -94,8 +95,10 @@ ngx_http_idem_gated(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
 
     ctx = ngx_http_idem_create_ctx(r, conf);
     if (ctx == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return NGX_ERROR;        /* no error page, which would not be gated */
     }
+
+    ctx->gated = 1;
 
     if (!(r->method & conf->methods)) {
         ngx_http_idem_refuse(ctx, &ngx_http_idem_not_repeatable, NULL, 0);
@@ -157,7 +160,7 @@ ngx_http_idem_handler(ngx_http_request_t *r)
     }
 
     if (ngx_http_idem_strip_upgrade(r) != NGX_OK) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return NGX_ERROR;        /* no error page, which would not be gated */
     }
 
     if ((r->method & conf->methods) || ngx_http_idem_cannot_repeat(r, conf)) {
@@ -195,6 +198,39 @@ ngx_http_idem_page(ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf)
 }
 
 
+/* an error page does not have the request's method, unless nginx is told to
+ * keep it, or it is GET or HEAD */
+
+static ngx_uint_t
+ngx_http_idem_is_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    return (r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))
+           && !(ctx->method & (NGX_HTTP_GET|NGX_HTTP_HEAD));
+}
+
+
+/*
+ * nginx could not read the body, or not send idem's own response, and shows the
+ * operator's error page.  A service must not get the request in this way: it
+ * has no record, or it is a duplicate.
+ */
+
+static ngx_int_t
+ngx_http_idem_unclaimed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    if (ctx->gated && r->content_handler && !ngx_http_idem_is_page(r, ctx)) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: an error page would have sent a gated request to "
+                      "a service without a claim");
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    return NGX_DECLINED;
+}
+
+
 /* the handler runs again: the request was resumed, or redirected inside of
  * nginx */
 
@@ -206,11 +242,8 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     switch (ctx->state) {
 
     case NGX_HTTP_IDEM_READING:
-
-        /* nginx could not read the body, and shows the operator's error page */
-
-        ctx->state = NGX_HTTP_IDEM_PASSING;
-        return NGX_DECLINED;
+    case NGX_HTTP_IDEM_PASSING:
+        return ngx_http_idem_unclaimed(r, ctx);
 
     case NGX_HTTP_IDEM_ASKING:
         return NGX_DONE;
@@ -236,9 +269,7 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_attempts(r, &sent, &answered);
 
-    if (!sent && !(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)
-                   && !(ctx->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))))
-    {
+    if (!sent && !ngx_http_idem_is_page(r, ctx)) {
         if (ngx_http_idem_location_is_safe(r, ctx->method)) {
             return NGX_DECLINED;
         }
@@ -468,7 +499,7 @@ ngx_http_idem_ask(ngx_http_idem_ctx_t *ctx)
     }
 
     if (rc != NGX_OK && rc != NGX_DONE) {
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        ngx_http_idem_fail(ctx);
     }
 }
 

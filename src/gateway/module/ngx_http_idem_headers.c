@@ -222,8 +222,10 @@ ngx_http_idem_is_odd_upgrade(ngx_table_elt_t *h)
 ngx_int_t
 ngx_http_idem_strip_handler(ngx_http_request_t *r)
 {
+    /* no error page, to whose location they would be sent */
+
     return ngx_http_idem_strip(r, ngx_http_idem_is_ours) == NGX_OK
-           ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
+           ? NGX_DECLINED : NGX_ERROR;
 }
 
 
@@ -281,13 +283,24 @@ ngx_int_t
 ngx_http_idem_tell_service(ngx_http_request_t *r,
     ngx_http_idem_header_name_t *name, ngx_str_t *value)
 {
+    ngx_list_t       *list;
     ngx_table_elt_t  *h;
 
     if (name->hash == 0) {
         name->hash = ngx_hash_key(name->lowcase, name->name.len);
     }
 
-    h = ngx_list_push(&r->headers_in.headers);
+    list = &r->headers_in.headers;
+
+    /* a request of HTTP/0.9 has no headers, so nginx made no list of them */
+
+    if (list->last == NULL
+        && ngx_list_init(list, r->pool, 4, sizeof(ngx_table_elt_t)) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    h = ngx_list_push(list);
     if (h == NULL) {
         return NGX_ERROR;
     }

@@ -117,8 +117,7 @@ ngx_http_idem_status_ask(ngx_http_idem_ctx_t *ctx)
     }
 
     if (rc != NGX_OK || ngx_http_idem_status_send(ctx) != NGX_OK) {
-        ctx->state = NGX_HTTP_IDEM_PASSING;
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        ngx_http_idem_fail(ctx);
     }
 }
 

@@ -132,8 +132,7 @@ ngx_http_idem_token_ask(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 
     if (rc != NGX_OK || ngx_http_idem_issue(ctx, ngx_http_idem_issued) != NGX_OK)
     {
-        ctx->state = NGX_HTTP_IDEM_PASSING;
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        ngx_http_idem_fail(ctx);
     }
 }
 

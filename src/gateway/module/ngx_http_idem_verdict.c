@@ -43,6 +43,20 @@ ngx_http_idem_drop_claim(ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* there is no memory, and nothing was sent to the service; an error page that
+ * the operator has for this can be shown */
+
+void
+ngx_http_idem_fail(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_clear_deadline(ctx);
+    ngx_http_idem_drop_claim(ctx);
+    ctx->state = NGX_HTTP_IDEM_PASSING;
+
+    ngx_http_finalize_request(ctx->request, NGX_HTTP_INTERNAL_SERVER_ERROR);
+}
+
+
 /* only a request for the service has a key that may have been used before */
 
 void
@@ -76,6 +90,7 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
 
     if (ctx->conf->fail_open && !ctx->conf->issues && !ctx->token) {
         ngx_str_set(&ctx->verdict, "open");
+        ctx->gated = 0;
         ctx->state = NGX_HTTP_IDEM_PASSING;
         ngx_http_idem_resume(ctx);
         return;
@@ -135,7 +150,7 @@ ngx_http_idem_started(ngx_http_idem_ctx_t *ctx)
         || ngx_http_idem_tell_service(r, &names[1], &ctx->id) != NGX_OK
         || ngx_http_idem_tell_service(r, &names[2], &fence) != NGX_OK)
     {
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        ngx_http_idem_fail(ctx);
         return;
     }
 
