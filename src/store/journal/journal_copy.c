@@ -101,8 +101,10 @@ sealed_end(struct copier *self, uint64_t id, uint64_t *end)
 }
 
 /*
- * Walk the entries up to `limit`; *end is where the last whole batch ends. A
- * running journal may be writing there, so try several times.
+ * Walk the entries up to `limit`; *end is where the last whole batch ends, or
+ * the limit if they fill everything before it: a segment with a torn batch ends
+ * after the batch's complete entries. A running journal may be writing there,
+ * so try several times.
  */
 static enum idem_status
 walk_entries(struct copier *self, const struct journal *where,
@@ -128,6 +130,8 @@ walk_entries(struct copier *self, const struct journal *where,
         }
         at = walk.at;
         batch = walk.batch;
+        if (at == limit)
+            *end = limit;
         error = found == WALK_ERROR ? errno
                                     : idem__walk_find(&walk, batch + 1, &later);
         walk.at = at;
@@ -224,13 +228,15 @@ copy_open(struct copier *self, const struct segment *source, uint64_t *end,
     if (*found == NEWEST)
         status = walk_entries(self, &self->from, source, source->file_len, end,
                               &damaged);
-    if (status == IDEM_OK && have(self, source, *end))
-        return IDEM_OK;
-    if (status == IDEM_OK)
+    if (status == IDEM_OK && !damaged) {
+        if (have(self, source, *end))
+            return IDEM_OK;
+        /* An earlier copy may have more than what is before the damage. */
         status = copy_file(self, source, *end, &whole);
+    }
     if (status != IDEM_OK)
         return status;
-    if (whole && !damaged) {
+    if (whole) {
         self->copied->copied_bytes += *end;
         return IDEM_OK;
     }
