@@ -18,7 +18,7 @@
 
 struct copier {
     struct journal from, to; /* only their folders are used */
-    uint64_t first;          /* the oldest segment of `from` */
+    uint64_t first, newest;  /* segments of `from` when the copy began */
     uint64_t *there;         /* segments that `to` already had */
     size_t there_count;
     struct journal_copied *copied;
@@ -348,29 +348,40 @@ same_source(struct copier *self, bool *same)
     return error && error != ENOENT ? failed(self, &self->to, error) : IDEM_OK;
 }
 
-/* Is `to` empty, or an earlier copy of `from`? */
+/* Does `to` have this segment of `from`? *told: this says whether `to` is a
+ * copy of `from`. It does not if `from` has no such segment, or if the copied
+ * one is empty, because a start replaces a newest segment without entries. */
 static enum idem_status
-same_journal(struct copier *self, bool *same)
+same_segment(struct copier *self, uint64_t id, bool *told, bool *same)
 {
-    struct segment mine, source = {.fd = -1};
-    enum idem_status status = IDEM_OK;
-    size_t i = self->there_count;
+    struct segment mine, source;
+    enum idem_status status = open_source(self, id, &source);
 
-    *same = true;
-    while (i > 0 && source.fd < 0 && status == IDEM_OK)
-        status = open_source(self, self->there[--i], &source);
-    idem__io_close(self->from.io, source.fd);
-    if (status != IDEM_OK || self->there_count == 0)
+    if (status != IDEM_OK || source.fd < 0)
         return status;
-    if (source.fd < 0)
-        return same_source(self, same);
-    status = idem__segment_open(&self->to, source.head.id, O_RDONLY, &mine,
-                                self->err);
+    idem__io_close(self->from.io, source.fd);
+    status = idem__segment_open(&self->to, id, O_RDONLY, &mine, self->err);
     if (status != IDEM_OK)
         return status;
     idem__io_close(self->to.io, mine.fd);
     *same = mine.head.salt == source.head.salt;
+    *told = *same || mine.file_len > SEGMENT_HEAD_LEN;
     return IDEM_OK;
+}
+
+/* Is `to` empty, or an earlier copy of `from`? A journal that was made again in
+ * the same folder begins with segment 1, so `to` may have newer ones. */
+static enum idem_status
+same_journal(struct copier *self, bool *same)
+{
+    enum idem_status status = IDEM_OK;
+    size_t i = self->there_count;
+    bool told = i == 0 || self->there[i - 1] > self->newest;
+
+    *same = i == 0;
+    while (i > 0 && !told && status == IDEM_OK)
+        status = same_segment(self, self->there[--i], &told, same);
+    return status == IDEM_OK && !told ? same_source(self, same) : status;
 }
 
 /* Under another name first, so that the file is never there without its
@@ -450,12 +461,11 @@ static enum idem_status
 open_folders(struct copier *self, bool fresh)
 {
     enum idem_status status = idem__folder_look(&self->from, self->err);
-    uint64_t newest;
 
     if (status == IDEM_OK)
         status = idem__folder_complete(&self->from, self->err);
     if (status == IDEM_OK)
-        status = find_ends(self, &self->first, &newest);
+        status = find_ends(self, &self->first, &self->newest);
     if (status == IDEM_OK && self->first == 0)
         status = idem__fail(self->err, IDEM_ERR_INVALID,
                             "journal: there is no journal in %.120s: name the "

@@ -407,6 +407,51 @@ damage_after_an_earlier_copy_is_told(void **state)
     }
 }
 
+/* A start replaces a newest segment without entries. */
+static void
+a_segment_that_was_copied_empty_may_be_replaced(void **state)
+{
+    struct world *world = *state;
+
+    for (size_t i = 0; i < 3; i++) {
+        assert_copied(world, i);
+        kill_journal(world);
+        start_journal(world);
+        assert_copied(world, i);
+        write_one(world, i);
+        kill_journal(world);
+        start_journal(world);
+    }
+}
+
+/* A disk that is not mounted, a folder that was deleted: then there is a new
+ * journal in the same place. Its segments must not be mixed with the old. */
+static void
+a_new_journal_in_the_same_folder_does_not_spoil_the_copy(void **state)
+{
+    struct world *world = *state;
+    struct journal_copied told;
+    struct idem_error err = {0};
+
+    for (uint64_t round = 0; round < 3; round++) {
+        for (uint64_t i = 0; i < IDS; i++) {
+            write_one(world, i);
+            test_tend(world->store);
+        }
+    }
+    assert_true(((struct journal *)world->store)->segments[0].head.id > 2);
+    assert_copied(world, IDS);
+    close_journal(world);
+    test_folder_empty(world->from);
+    start_journal(world);
+    world->told[0] = 0;
+    write_one(world, 0);
+    assert_int_equal(copy(world->from, world->to, false, &told, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "holds another journal"));
+    assert_has(world, IDS);
+}
+
 int
 main(void)
 {
@@ -428,6 +473,11 @@ main(void)
             a_segment_that_ends_with_a_torn_batch_is_copied, setup, teardown),
         cmocka_unit_test_setup_teardown(damage_after_an_earlier_copy_is_told,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            a_segment_that_was_copied_empty_may_be_replaced, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            a_new_journal_in_the_same_folder_does_not_spoil_the_copy, setup,
+            teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
