@@ -127,6 +127,7 @@ FAILING(int, lstat64, EIO, -1, (const char *name, struct stat *info),
 FAILING(int, mkdir, EIO, -1, (const char *name, mode_t mode), (name, mode))
 FAILING(int, flock, ENOLCK, -1, (int fd, int operation), (fd, operation))
 FAILING(DIR *, fdopendir, ENOMEM, NULL, (int fd), (fd))
+FAILING(struct dirent64 *, readdir64, EIO, NULL, (DIR * folder), (folder))
 FAILING(char *, realpath, EIO, NULL, (const char *name, char *to), (name, to))
 FAILING(void *, mmap64, ENOMEM, MAP_FAILED,
         (void *where, size_t len, int may, int flags, int fd, off_t at),
