@@ -30,10 +30,11 @@
 static struct {
     atomic_bool watching;
     size_t seen, fail_at;
-    bool for_good;     /* all from there on */
-    int error;         /* 0: the usual one of the call */
-    const char *only;  /* calls of this name; NULL: all */
-    const char *fired; /* the call that failed */
+    bool for_good;           /* all from there on */
+    int error;               /* 0: the usual one of the call */
+    const char *only;        /* calls of this name; NULL: all */
+    const char *fired;       /* the call that failed */
+    void (*meanwhile)(void); /* instead, this happens before the call */
 } fault;
 
 /* Returns the errno with which this call fails; 0: it is done. `usual` is the
@@ -46,6 +47,11 @@ call_fails_locked(const char *name, int usual)
         (fault.seen > fault.fail_at && !fault.for_good))
         return 0;
     fault.fired = name;
+    if (fault.meanwhile) {
+        fault.watching = false;
+        fault.meanwhile();
+        return 0;
+    }
     return fault.error ? fault.error : usual;
 }
 
@@ -74,6 +80,7 @@ arm(const char *only, size_t n, int error)
     fault.error = error;
     fault.fired = NULL;
     fault.for_good = false;
+    fault.meanwhile = NULL;
     fault.watching = true;
 }
 

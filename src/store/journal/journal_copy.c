@@ -144,16 +144,25 @@ walk_entries(struct copier *self, const struct journal *where,
     return error ? failed(self, where, error) : IDEM_OK;
 }
 
-/* Fewer bytes if the file is shorter: the running journal may have removed this
- * segment and made it the next spare. */
+/* The running journal may have removed this segment and made its file the next
+ * spare. So there are fewer bytes if that is shorter, and the head is not read
+ * again, because it may be the one of a newer segment. */
 static enum idem_status
-copy_bytes(struct copier *self, int from, int to, uint64_t len)
+copy_bytes(struct copier *self, const struct segment *source, int to,
+           uint64_t len)
 {
-    for (uint64_t at = 0; at < len;) {
-        size_t want = (size_t)(len - at < PART ? len - at : PART), got = 0;
-        int error =
-            idem__io_read(self->from.io, from, self->part, want, at, &got);
+    uint8_t head[SEGMENT_HEAD_LEN];
+    int error;
 
+    idem__segment_head_put(&source->head, head);
+    error = idem__io_write(self->to.io, to, head, sizeof(head), 0);
+    if (error)
+        return failed(self, &self->to, error);
+    for (uint64_t at = sizeof(head); at < len;) {
+        size_t want = (size_t)(len - at < PART ? len - at : PART), got = 0;
+
+        error = idem__io_read(self->from.io, source->fd, self->part, want, at,
+                              &got);
         if (error)
             return failed(self, &self->from, error);
         if (got == 0)
@@ -179,9 +188,8 @@ copy_file(struct copier *self, const struct segment *source, uint64_t end,
     bool damaged = false;
     int error = idem__io_open(io, self->to.dir_fd, "incoming",
                               O_RDWR | O_CREAT | O_TRUNC, &copy.fd);
-    enum idem_status status = error
-                                  ? failed(self, &self->to, error)
-                                  : copy_bytes(self, source->fd, copy.fd, end);
+    enum idem_status status = error ? failed(self, &self->to, error)
+                                    : copy_bytes(self, source, copy.fd, end);
 
     if (status == IDEM_OK)
         status = walk_entries(self, &self->to, &copy, end, &reached, &damaged);
