@@ -377,8 +377,10 @@ same_segment(struct copier *self, uint64_t id, bool *told, bool *same)
     return IDEM_OK;
 }
 
-/* Is `to` empty, or an earlier copy of `from`? A journal that was made again in
- * the same folder begins with segment 1, so `to` may have newer ones. */
+/* Is `to` empty, or an earlier copy of `from`? `to` has newer segments if the
+ * journal was lost and made again in the same folder, and if an engine opened
+ * the copy: then the new one says where the one before it ends, and what is
+ * copied behind that would be cut off. */
 static enum idem_status
 same_journal(struct copier *self, bool *same)
 {
@@ -449,7 +451,8 @@ copy_all(struct copier *self, bool fresh, journal_progress_fn *progress,
         return status;
     if (!same)
         return idem__fail(self->err, IDEM_ERR_INVALID,
-                          "%.120s holds another journal: name an empty folder",
+                          "%.120s holds another journal, or a copy that was "
+                          "opened since: name an empty folder",
                           self->to.dir);
     status = mark_incomplete(self, fresh);
     for (uint64_t id = first; status == IDEM_OK && found != NEWEST; id++) {

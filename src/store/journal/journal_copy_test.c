@@ -452,6 +452,25 @@ a_new_journal_in_the_same_folder_does_not_spoil_the_copy(void **state)
     assert_has(world, IDS);
 }
 
+/* An engine that opens the copy, if only to read, adds a segment, which says
+ * where the one before it ends. What is copied later would be behind that. */
+static void
+a_copy_that_was_opened_is_refused(void **state)
+{
+    struct world *world = *state;
+    struct journal_copied told;
+    struct idem_error err = {0};
+
+    write_one(world, 0);
+    assert_copied(world, 1);
+    idem__store_close(open_journal(world, world->to, &err));
+    write_one(world, 1);
+    assert_int_equal(copy(world->from, world->to, false, &told, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "or a copy that was opened since"));
+    assert_has(world, 1);
+}
+
 int
 main(void)
 {
@@ -478,6 +497,8 @@ main(void)
         cmocka_unit_test_setup_teardown(
             a_new_journal_in_the_same_folder_does_not_spoil_the_copy, setup,
             teardown),
+        cmocka_unit_test_setup_teardown(a_copy_that_was_opened_is_refused,
+                                        setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
