@@ -220,7 +220,7 @@ $(B)/tests/c/sqlfault_alloc_test: test_ldflags = $(alloc_link) $(sql_link) \
 
 # Tests in which the n-th call on files, or allocation, fails.
 calls_link := $(alloc_link) $(foreach f,pread64 pwrite64 read fsync fdatasync ftruncate64 fallocate64 renameat unlinkat faccessat fstat64 lstat64 mkdir \
-    flock fdopendir realpath mmap64 openat64 geteuid \
+    flock fdopendir readdir64 realpath mmap64 openat64 geteuid \
     pipe2 pidfd_open getsockopt fopen64 sodium_malloc sodium_init pthread_create,-Wl$(comma)--wrap=$f)
 %_calls_test: test_ldflags = $(calls_link)
 

@@ -30,10 +30,11 @@
 static struct {
     atomic_bool watching;
     size_t seen, fail_at;
-    bool for_good;     /* all from there on */
-    int error;         /* 0: the usual one of the call */
-    const char *only;  /* calls of this name; NULL: all */
-    const char *fired; /* the call that failed */
+    bool for_good;           /* all from there on */
+    int error;               /* 0: the usual one of the call */
+    const char *only;        /* calls of this name; NULL: all */
+    const char *fired;       /* the call that failed */
+    void (*meanwhile)(void); /* instead, this happens before the call */
 } fault;
 
 /* Returns the errno with which this call fails; 0: it is done. `usual` is the
@@ -46,6 +47,11 @@ call_fails_locked(const char *name, int usual)
         (fault.seen > fault.fail_at && !fault.for_good))
         return 0;
     fault.fired = name;
+    if (fault.meanwhile) {
+        fault.watching = false;
+        fault.meanwhile();
+        return 0;
+    }
     return fault.error ? fault.error : usual;
 }
 
@@ -74,6 +80,7 @@ arm(const char *only, size_t n, int error)
     fault.error = error;
     fault.fired = NULL;
     fault.for_good = false;
+    fault.meanwhile = NULL;
     fault.watching = true;
 }
 
@@ -127,6 +134,7 @@ FAILING(int, lstat64, EIO, -1, (const char *name, struct stat *info),
 FAILING(int, mkdir, EIO, -1, (const char *name, mode_t mode), (name, mode))
 FAILING(int, flock, ENOLCK, -1, (int fd, int operation), (fd, operation))
 FAILING(DIR *, fdopendir, ENOMEM, NULL, (int fd), (fd))
+FAILING(struct dirent64 *, readdir64, EIO, NULL, (DIR * folder), (folder))
 FAILING(char *, realpath, EIO, NULL, (const char *name, char *to), (name, to))
 FAILING(void *, mmap64, ENOMEM, MAP_FAILED,
         (void *where, size_t len, int may, int flags, int fd, off_t at),

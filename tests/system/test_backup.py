@@ -68,7 +68,7 @@ def test_what_cannot_be_right_is_refused_with_what_to_do(tmp_path):
     idem("begin", "shop", "a", "--store", "journal:" + live)
     idem("begin", "shop", "b", "--store", "journal:" + other)
     idem("backup", live, copy)
-    assert "holds another journal: name an empty folder" in idem("backup", other, copy, code=2)
+    assert "holds another journal, or a copy that was opened since: name an empty folder" in idem("backup", other, copy, code=2)
     assert "already holds a journal" in idem("restore", copy, live, code=2)
     for wrong in ("backup", "restore"):
         told = idem(wrong, tmp_path, tmp_path / "x", code=2)
@@ -81,6 +81,8 @@ def test_what_cannot_be_right_is_refused_with_what_to_do(tmp_path):
     assert "there is no folder /nonexistent" in idem("journal", "dump", "/nonexistent", code=2)
     assert "idem store copy" in idem("backup", "postgres://db/x", copy, code=2)
     assert "executing" in idem("get", "shop", "a", "--store", "journal:" + copy)  # none of that harmed the copy
+    idem("begin", "shop", "c", "--store", "journal:" + live)
+    assert "a copy that was opened since" in idem("backup", live, copy, code=2)
 
 
 def test_records_move_from_a_journal_to_postgres_and_back(tmp_path):

@@ -272,32 +272,53 @@ list_open(const struct journal *self)
     return folder;
 }
 
+/* The next file; NULL: there is no other, or *error says why it is not known. A
+ * list that ends early would hide segments. */
+static const struct dirent *
+list_next(DIR *folder, int *error)
+{
+    const struct dirent *file;
+
+    do {
+        errno = 0;
+        file = readdir(folder);
+        *error = file ? 0 : errno;
+    } while (*error == EINTR);
+    return file;
+}
+
 enum idem_status
 idem__folder_list(const struct journal *self, uint64_t **ids, size_t *count,
                   struct idem_error *err)
 {
     DIR *folder = list_open(self);
-    struct dirent *file;
+    const struct dirent *file;
     uint64_t *found = NULL;
     size_t n = 0, room = 0;
+    int error = 0;
 
     if (!folder)
         return folder_error(self->dir, errno, err);
-    while ((file = readdir(folder))) {
+    while (!error && (file = list_next(folder, &error))) {
         uint64_t id, *more;
 
         if (!segment_name(file->d_name, ".seg", &id))
             continue;
         more = idem__grow(found, n, &room, sizeof(*found));
-        if (!more) {
-            free(found);
-            closedir(folder);
-            return idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory");
+        if (more) {
+            found = more;
+            found[n++] = id;
+        } else {
+            error = ENOMEM;
         }
-        found = more;
-        found[n++] = id;
     }
     closedir(folder);
+    if (error) {
+        free(found);
+        return error == ENOMEM
+                   ? idem__fail(err, IDEM_ERR_MEMORY, "journal: out of memory")
+                   : folder_error(self->dir, error, err);
+    }
     if (n > 0)
         qsort(found, n, sizeof(*found), ascending);
     *ids = found;

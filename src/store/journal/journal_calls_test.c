@@ -170,9 +170,9 @@ a_later_copy_whose_call_fails_has_everything_or_says_so(void **state)
 static void
 an_interrupted_call_does_not_end_a_copy(void **state)
 {
-    static const char *names[] = {"openat64", "pread64",     "pwrite64",
-                                  "fsync",    "ftruncate64", "flock",
-                                  "renameat", "unlinkat"};
+    static const char *names[] = {"openat64", "readdir64", "pread64",
+                                  "pwrite64", "fsync",     "ftruncate64",
+                                  "flock",    "renameat",  "unlinkat"};
     struct world *world = *state;
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -302,6 +302,65 @@ a_segment_that_gets_lost_meanwhile_ends_the_copy(void **state)
                                         NULL, &copied, &err),
                      IDEM_ERR_INVALID);
     assert_non_null(strstr(err.text, "there is no journal in"));
+}
+
+static struct {
+    const char *dir;
+    uint64_t oldest, newest;
+} reuse;
+
+/* What a running journal does: its oldest segment becomes the spare, and then
+ * the newest. */
+static void
+reuse_oldest(void)
+{
+    struct test_path from = test_segment_path(reuse.dir, reuse.oldest, "seg");
+    struct test_path last = test_segment_path(reuse.dir, reuse.newest, "seg");
+    struct test_path to = test_segment_path(reuse.dir, reuse.newest + 1, "seg");
+    struct segment_head head = {.id = reuse.newest + 1, .salt = 7};
+    uint8_t bytes[SEGMENT_HEAD_LEN];
+    struct stat info;
+    int fd = open(from.text, O_RDWR);
+
+    assert_int_equal(stat(last.text, &info), 0);
+    head.prev_end = (uint64_t)info.st_size;
+    head.first_batch = 1000000;
+    idem__segment_head_put(&head, bytes);
+    assert_int_equal(pwrite(fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+    close(fd);
+    assert_int_equal(rename(from.text, to.text), 0);
+}
+
+/* A copy has the head of the segment that was opened, not the one that is in
+ * its file meanwhile. */
+static void
+a_segment_that_is_used_again_meanwhile_does_not_spoil_the_copy(void **state)
+{
+    struct world *world = *state;
+    struct journal_report report;
+
+    assert_int_equal(
+        idem__journal_check(world->from, NULL, NULL, NULL, NULL, &report, NULL),
+        IDEM_OK);
+    test_folder_copy(world->from, world->earlier);
+    reuse.dir = world->from;
+    reuse.oldest = report.first_segment;
+    reuse.newest = report.last_segment;
+    for (size_t n = 1, fired = 1; fired; n++) {
+        struct journal_copied copied;
+        struct idem_error err = {IDEM_OK, ""};
+
+        test_folder_empty(world->to);
+        arm("openat64", n, 0);
+        fault.meanwhile = reuse_oldest;
+        if (idem__journal_copy(world->from, world->to, true, NULL, NULL,
+                               &copied, &err) != IDEM_OK)
+            fail_msg("call %zu: %s", n, err.text);
+        disarm();
+        fired = fault.fired != NULL;
+        test_close(test_open(world->to, &small));
+        test_folder_copy(world->earlier, world->from);
+    }
 }
 
 /* ---- checks ----------------------------------------------------------------
@@ -732,6 +791,7 @@ main(void)
         T(a_copy_does_not_end_where_a_segment_is_missing_or_damaged),
         T(segments_that_are_removed_meanwhile_are_left_out),
         T(a_segment_that_gets_lost_meanwhile_ends_the_copy),
+        T(a_segment_that_is_used_again_meanwhile_does_not_spoil_the_copy),
         T(a_check_whose_call_fails_does_not_miss_damage),
         T(a_check_whose_call_fails_sees_everything_or_says_so),
         T(a_journal_whose_call_fails_while_it_is_opened_loses_nothing),

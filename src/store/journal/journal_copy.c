@@ -18,7 +18,7 @@
 
 struct copier {
     struct journal from, to; /* only their folders are used */
-    uint64_t first;          /* the oldest segment of `from` */
+    uint64_t first, newest;  /* segments of `from` when the copy began */
     uint64_t *there;         /* segments that `to` already had */
     size_t there_count;
     struct journal_copied *copied;
@@ -101,8 +101,10 @@ sealed_end(struct copier *self, uint64_t id, uint64_t *end)
 }
 
 /*
- * Walk the entries up to `limit`; *end is where the last whole batch ends. A
- * running journal may be writing there, so try several times.
+ * Walk the entries up to `limit`; *end is where the last whole batch ends, or
+ * the limit if they fill everything before it: a segment with a torn batch ends
+ * after the batch's complete entries. A running journal may be writing there,
+ * so try several times.
  */
 static enum idem_status
 walk_entries(struct copier *self, const struct journal *where,
@@ -128,6 +130,8 @@ walk_entries(struct copier *self, const struct journal *where,
         }
         at = walk.at;
         batch = walk.batch;
+        if (at == limit)
+            *end = limit;
         error = found == WALK_ERROR ? errno
                                     : idem__walk_find(&walk, batch + 1, &later);
         walk.at = at;
@@ -140,16 +144,25 @@ walk_entries(struct copier *self, const struct journal *where,
     return error ? failed(self, where, error) : IDEM_OK;
 }
 
-/* Fewer bytes if the file is shorter: the running journal may have removed this
- * segment and made it the next spare. */
+/* The running journal may have removed this segment and made its file the next
+ * spare. So there are fewer bytes if that is shorter, and the head is not read
+ * again, because it may be the one of a newer segment. */
 static enum idem_status
-copy_bytes(struct copier *self, int from, int to, uint64_t len)
+copy_bytes(struct copier *self, const struct segment *source, int to,
+           uint64_t len)
 {
-    for (uint64_t at = 0; at < len;) {
-        size_t want = (size_t)(len - at < PART ? len - at : PART), got = 0;
-        int error =
-            idem__io_read(self->from.io, from, self->part, want, at, &got);
+    uint8_t head[SEGMENT_HEAD_LEN];
+    int error;
 
+    idem__segment_head_put(&source->head, head);
+    error = idem__io_write(self->to.io, to, head, sizeof(head), 0);
+    if (error)
+        return failed(self, &self->to, error);
+    for (uint64_t at = sizeof(head); at < len;) {
+        size_t want = (size_t)(len - at < PART ? len - at : PART), got = 0;
+
+        error = idem__io_read(self->from.io, source->fd, self->part, want, at,
+                              &got);
         if (error)
             return failed(self, &self->from, error);
         if (got == 0)
@@ -175,9 +188,8 @@ copy_file(struct copier *self, const struct segment *source, uint64_t end,
     bool damaged = false;
     int error = idem__io_open(io, self->to.dir_fd, "incoming",
                               O_RDWR | O_CREAT | O_TRUNC, &copy.fd);
-    enum idem_status status = error
-                                  ? failed(self, &self->to, error)
-                                  : copy_bytes(self, source->fd, copy.fd, end);
+    enum idem_status status = error ? failed(self, &self->to, error)
+                                    : copy_bytes(self, source, copy.fd, end);
 
     if (status == IDEM_OK)
         status = walk_entries(self, &self->to, &copy, end, &reached, &damaged);
@@ -224,13 +236,15 @@ copy_open(struct copier *self, const struct segment *source, uint64_t *end,
     if (*found == NEWEST)
         status = walk_entries(self, &self->from, source, source->file_len, end,
                               &damaged);
-    if (status == IDEM_OK && have(self, source, *end))
-        return IDEM_OK;
-    if (status == IDEM_OK)
+    if (status == IDEM_OK && !damaged) {
+        if (have(self, source, *end))
+            return IDEM_OK;
+        /* An earlier copy may have more than what is before the damage. */
         status = copy_file(self, source, *end, &whole);
+    }
     if (status != IDEM_OK)
         return status;
-    if (whole && !damaged) {
+    if (whole) {
         self->copied->copied_bytes += *end;
         return IDEM_OK;
     }
@@ -342,29 +356,42 @@ same_source(struct copier *self, bool *same)
     return error && error != ENOENT ? failed(self, &self->to, error) : IDEM_OK;
 }
 
-/* Is `to` empty, or an earlier copy of `from`? */
+/* Does `to` have this segment of `from`? *told: this says whether `to` is a
+ * copy of `from`. It does not if `from` has no such segment, or if the copied
+ * one is empty, because a start replaces a newest segment without entries. */
 static enum idem_status
-same_journal(struct copier *self, bool *same)
+same_segment(struct copier *self, uint64_t id, bool *told, bool *same)
 {
-    struct segment mine, source = {.fd = -1};
-    enum idem_status status = IDEM_OK;
-    size_t i = self->there_count;
+    struct segment mine, source;
+    enum idem_status status = open_source(self, id, &source);
 
-    *same = true;
-    while (i > 0 && source.fd < 0 && status == IDEM_OK)
-        status = open_source(self, self->there[--i], &source);
-    idem__io_close(self->from.io, source.fd);
-    if (status != IDEM_OK || self->there_count == 0)
+    if (status != IDEM_OK || source.fd < 0)
         return status;
-    if (source.fd < 0)
-        return same_source(self, same);
-    status = idem__segment_open(&self->to, source.head.id, O_RDONLY, &mine,
-                                self->err);
+    idem__io_close(self->from.io, source.fd);
+    status = idem__segment_open(&self->to, id, O_RDONLY, &mine, self->err);
     if (status != IDEM_OK)
         return status;
     idem__io_close(self->to.io, mine.fd);
     *same = mine.head.salt == source.head.salt;
+    *told = *same || mine.file_len > SEGMENT_HEAD_LEN;
     return IDEM_OK;
+}
+
+/* Is `to` empty, or an earlier copy of `from`? `to` has newer segments if the
+ * journal was lost and made again in the same folder, and if an engine opened
+ * the copy: then the new one says where the one before it ends, and what is
+ * copied behind that would be cut off. */
+static enum idem_status
+same_journal(struct copier *self, bool *same)
+{
+    enum idem_status status = IDEM_OK;
+    size_t i = self->there_count;
+    bool told = i == 0 || self->there[i - 1] > self->newest;
+
+    *same = i == 0;
+    while (i > 0 && !told && status == IDEM_OK)
+        status = same_segment(self, self->there[--i], &told, same);
+    return status == IDEM_OK && !told ? same_source(self, same) : status;
 }
 
 /* Under another name first, so that the file is never there without its
@@ -424,7 +451,8 @@ copy_all(struct copier *self, bool fresh, journal_progress_fn *progress,
         return status;
     if (!same)
         return idem__fail(self->err, IDEM_ERR_INVALID,
-                          "%.120s holds another journal: name an empty folder",
+                          "%.120s holds another journal, or a copy that was "
+                          "opened since: name an empty folder",
                           self->to.dir);
     status = mark_incomplete(self, fresh);
     for (uint64_t id = first; status == IDEM_OK && found != NEWEST; id++) {
@@ -444,12 +472,11 @@ static enum idem_status
 open_folders(struct copier *self, bool fresh)
 {
     enum idem_status status = idem__folder_look(&self->from, self->err);
-    uint64_t newest;
 
     if (status == IDEM_OK)
         status = idem__folder_complete(&self->from, self->err);
     if (status == IDEM_OK)
-        status = find_ends(self, &self->first, &newest);
+        status = find_ends(self, &self->first, &self->newest);
     if (status == IDEM_OK && self->first == 0)
         status = idem__fail(self->err, IDEM_ERR_INVALID,
                             "journal: there is no journal in %.120s: name the "
