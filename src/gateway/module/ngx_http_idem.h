@@ -574,6 +574,7 @@ ngx_int_t ngx_http_idem_strip(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_strip_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_strip_upgrade(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_forget_wishes(ngx_http_request_t *r);
+ngx_table_elt_t *ngx_http_idem_push_header(ngx_list_t *list);
 ngx_int_t ngx_http_idem_tell_service(ngx_http_request_t *r,
     ngx_http_idem_header_name_t *name, ngx_str_t *value);
 ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,

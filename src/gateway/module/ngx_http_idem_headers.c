@@ -279,6 +279,22 @@ ngx_http_idem_forget_wishes(ngx_http_request_t *r)
 }
 
 
+/* nginx 1.23 and later read members of a header that older ones do not have */
+
+ngx_table_elt_t *
+ngx_http_idem_push_header(ngx_list_t *list)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(list);
+    if (h != NULL) {
+        ngx_memzero(h, sizeof(ngx_table_elt_t));
+    }
+
+    return h;
+}
+
+
 ngx_int_t
 ngx_http_idem_tell_service(ngx_http_request_t *r,
     ngx_http_idem_header_name_t *name, ngx_str_t *value)
@@ -300,7 +316,7 @@ ngx_http_idem_tell_service(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    h = ngx_list_push(list);
+    h = ngx_http_idem_push_header(list);
     if (h == NULL) {
         return NGX_ERROR;
     }
@@ -320,7 +336,7 @@ ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
 {
     ngx_table_elt_t  *h;
 
-    h = ngx_list_push(&r->headers_out.headers);
+    h = ngx_http_idem_push_header(&r->headers_out.headers);
     if (h == NULL) {
         return NGX_ERROR;
     }

@@ -134,7 +134,7 @@ ngx_http_idem_stored_headers(ngx_http_request_t *r,
             continue;
         }
 
-        h = ngx_list_push(&r->headers_out.headers);
+        h = ngx_http_idem_push_header(&r->headers_out.headers);
         if (h == NULL) {
             return NGX_ERROR;
         }
