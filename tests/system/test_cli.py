@@ -125,7 +125,7 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
 
 
 @pytest.mark.parametrize("kind,options", [("journal", "?clock=trust"), ("sqlite", "?mode=wal")])
-def test_checking_a_store_that_is_missing_does_not_create_it(bare, kind, options):
+def test_checking_or_copying_a_store_that_is_missing_does_not_create_it(bare, kind, options):
     """A mistyped name would be "ready to use"."""
     wrong = bare.where + "/mistyped"
     for more in ("", options):
@@ -133,10 +133,26 @@ def test_checking_a_store_that_is_missing_does_not_create_it(bare, kind, options
         assert code == 2 and out == "" and "there is no store at %s:%s%s: correct the name" % (kind, wrong, more) in bare.said, bare.said
         code, out = bare.json("store", "check", kind + ":" + wrong + more)
         assert code == 2 and out["error"] == "invalid" and "no store" in out["text"], out
-    assert not os.path.exists(wrong)
+        code, out = bare("store", "copy", kind + ":" + wrong + more, "sqlite:" + bare.where + "/copy")
+        assert code == 2 and out == "" and "there is no store at %s:%s%s: correct the name" % (kind, wrong, more) in bare.said, bare.said
+    assert not os.path.exists(wrong) and not os.path.exists(bare.where + "/copy")
     assert bare("begin", "s", "i", "--store", kind + ":" + wrong)[0] == 0
     code, out = bare("store", "check", kind + ":" + wrong)
     assert code == 0 and "is ready to use" in out, bare.said
+
+
+def test_a_folder_without_a_journal_does_not_become_one_by_checking_or_copying_it(bare):
+    """It may be a mistyped name too, or a disk that is not mounted."""
+    empty = bare.where + "/j"
+    with open(empty + "/x", "w"):
+        pass
+    for args in (("check", "journal:" + empty), ("copy", "journal:" + empty, "sqlite:" + bare.where + "/copy")):
+        code, out = bare("store", *args)
+        assert code == 2 and out == "" and "there is no store at journal:%s: correct the name" % empty in bare.said, (args, bare.said)
+    assert os.listdir(empty) == ["x"] and not os.path.exists(bare.where + "/copy")
+    assert bare("store", "init", "journal:" + empty)[0] == 0
+    for args in (("check", "journal:" + empty), ("copy", "journal:" + empty, "sqlite:" + bare.where + "/copy")):
+        assert bare("store", *args)[0] == 0, (args, bare.said)
 
 
 def test_a_record_in_progress_or_in_doubt_does_not_expire(idem):
