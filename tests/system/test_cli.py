@@ -439,6 +439,11 @@ def test_a_server_that_is_missing_is_told_with_the_variable_that_named_it(bare):
                                       ([], {"IDEM_SERVER": gone, "IDEM_STORE": bare.url}, "of IDEM_SERVER, so IDEM_STORE was not used", "--store")):
         assert bare("get", "s", "i", *args, store=False, env=env)[0] == 20
         assert "no server at" in bare.said and said in bare.said and not_said not in bare.said, bare.said
+    for command in (["top", "--once"], ["bench"], ["id", "snowflake"], ["audit"], ["store", "accept-rollback"]):
+        for args, env, said in ((["--server", gone], {}, "name another with --server"), ([], {"IDEM_SERVER": gone}, "this address is of IDEM_SERVER: correct")):
+            assert bare(*command, *args, store=False, env=env)[0] == 20
+            assert "no server at" in bare.said and said in bare.said and "--store" not in bare.said, (command, bare.said)
+    assert bare("bench", "--redis", "--server", gone)[0] == 20 and "idem serve" not in bare.said, bare.said
 
 
 def test_an_instance_that_is_no_uuid_is_told(bare):
