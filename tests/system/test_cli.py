@@ -677,6 +677,12 @@ def test_a_result_that_is_too_large_to_keep_is_told_to_its_finisher(bare):
             assert (bare.said.startswith("idem: s %s has its outcome" % name) and told in bare.said) if told else bare.said == "", bare.said
         assert call("settle", "s", "new", "--as", "succeeded", "--result", "x" * 1025)[0] == 0
         assert "s new has its outcome, but the result is larger" in bare.said
+        for name in ("one", "two"):
+            call("begin", "many", name, "--lease", "50ms")
+        time.sleep(0.2)
+        assert call("settle", "--scope", "many", "--as", "succeeded", "--result", "x" * 1025, "--yes")[0] == 0
+        for name in ("one", "two"):
+            assert "many %s has its outcome, but the result is larger" % name in bare.said, bare.said
 
 
 def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
@@ -686,6 +692,10 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
         code, out = bare("settle", "s", name, "--as", "succeeded", "--http", "201", "--body", "x", "--wait", "10s", *options)
         assert code == 0 and out.startswith("settled\n") and ("was not started by a gateway" in bare.said) == told, (name, bare.said)
     assert bare("settle", "s", "never", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
+    for name, subject in (("plain", ""), ("gateway", "POST /orders")):
+        bare("begin", "many", name, "--lease", "50ms", "--subject", subject)
+    code, out = bare("settle", "--scope", "many", "--as", "succeeded", "--http", "201", "--yes", "--wait", "10s")
+    assert code == 0 and "many plain was not started by a gateway" in bare.said and "many gateway was" not in bare.said, (out, bare.said)
     bare("begin", "s", "bytes", "--lease", "50ms")
     assert bare("settle", "s", "bytes", "--as", "succeeded", "--result", "x", "--wait", "10s")[0] == 0 and "gateway" not in bare.said
 
