@@ -3,10 +3,14 @@
  */
 #include "check.h"
 
+#include "../base/wait.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#define SETTLE_MS 5000
 
 void
 check_pause_ms(int64_t ms)
@@ -93,10 +97,13 @@ check_same(double a, double b)
     return fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b)) + 1e-9;
 }
 
-/* The value after all effects of the round have become visible. */
+/* The value after all effects of the round have become visible. A service may
+ * do one after the other, so many requests may take as many times longer. */
 bool
 check_read_change(struct check *check, double before, struct check_round *round)
 {
+    int64_t until =
+        idem__mono_ms() + SETTLE_MS + check->parallel * check->visible_ms;
     double now, last;
 
     if (!check->effect_url)
@@ -105,6 +112,14 @@ check_read_change(struct check *check, double before, struct check_round *round)
     if (!check_read_effect(check, &now))
         return false;
     do {
+        if (idem__mono_ms() > until) {
+            idem__fail(&check->err, IDEM_ERR_INVALID,
+                       "%.120s: the number changes all the time: use a test "
+                       "system that nobody else uses, and an --effect-url that "
+                       "returns the number of effects",
+                       check->effect_url);
+            return false;
+        }
         last = now;
         check_pause_ms(20 + check->visible_ms);
         if (!check_read_effect(check, &now))

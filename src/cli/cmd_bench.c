@@ -102,8 +102,11 @@ run(const struct given *given)
     bench.latency = calloc(BENCH_LATENCY_US, sizeof(*bench.latency));
     if (!bench.latency)
         return cli_error(IDEM_ERR_MEMORY, "out of memory");
-    code = bench_run(&bench, &err) == IDEM_OK ? report(&bench, given->what)
-                                              : cli_fail(&err);
+    err.status = bench_run(&bench, &err);
+    if (err.status == IDEM_ERR_UNAVAILABLE && !given->redis &&
+        bench.commands == 0)
+        cli_advise_to_start(&given->where, false, &err);
+    code = err.status == IDEM_OK ? report(&bench, given->what) : cli_fail(&err);
     free(bench.latency);
     return code;
 }

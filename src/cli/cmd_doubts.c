@@ -221,13 +221,19 @@ settle_one(const struct cli_verb *verb, struct idem_engine *engine,
 
         cli_json_bytes(json, "scope", r->scope);
         cli_json_bytes(json, "id", r->id);
+        if (status != IDEM_OK)
+            cli_json_bytes(json, "text", idem_text(err.text));
         cli_json_print(json);
     } else {
         printf("%s ", word);
         cli_print_safe(stdout, r->scope);
         putchar(' ');
         cli_print_safe(stdout, r->id);
-        printf("%s%s\n", status == IDEM_OK ? "" : ": ", err.text);
+        if (status != IDEM_OK) {
+            printf(": ");
+            cli_print_safe(stdout, idem_text(err.text));
+        }
+        putchar('\n');
     }
     status = status == IDEM_OK && answer.verdict == IDEM_V_SETTLED
                  ? IDEM_OK

@@ -9,6 +9,7 @@
 #include "verb.h"
 #include "where.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static const struct cli_syntax syntax = {
         "or another kind. Stop everything that uses them, copy, then start "
         "with the new URL. You can repeat a copy. If the second store has a "
         "different record with the same key, copy reports it and does not "
-        "change it (exit code 1).\n"
+        "change it (exit code 1). copy does not create FROM.\n"
         "accept-rollback tells a server whose store went back to an older "
         "state to continue. Requests that the server knows to be lost come "
         "into doubt; other requests of the lost time may run again.",
@@ -68,26 +69,42 @@ init(const char *url)
     return CLI_OK;
 }
 
-/* Opening a journal or an SQLite file creates it. Then a mistyped name would
- * look like a store that is ready. */
+/* False also if the folder cannot be read: opening the journal says why. */
 static bool
-is_missing(const char *url)
+lacks_segments(const char *dir)
 {
-    static const char *const prefixes[] = {"journal:", "sqlite:"};
+    DIR *folder = opendir(dir);
+    const struct dirent *file;
+    bool lacks = folder != NULL;
+
+    while (lacks && (file = readdir(folder)))
+        lacks = strlen(file->d_name) < 4 ||
+                strcmp(strchr(file->d_name, 0) - 4, ".seg") != 0;
+    if (folder)
+        closedir(folder);
+    return lacks;
+}
+
+/* Opening a journal or an SQLite file creates it, also in a folder that has no
+ * journal yet. Then a mistyped name would look like a store that is ready. */
+static enum idem_status
+must_exist(const char *url, struct idem_error *err)
+{
+    bool journal = strncmp(url, "journal:", 8) == 0;
+    size_t skip = journal ? 8 : strncmp(url, "sqlite:", 7) == 0 ? 7 : 0;
+    char path[CLI_URL_MAX];
     struct stat st;
 
-    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-        size_t len = strlen(prefixes[i]);
-        char path[CLI_URL_MAX];
-
-        if (strncmp(url, prefixes[i], len) != 0)
-            continue;
-        snprintf(path, sizeof(path), "%.*s", (int)strcspn(url + len, "?"),
-                 url + len);
-        return path[0] && strncmp(path, ":memory:", 8) != 0 &&
-               stat(path, &st) != 0 && errno == ENOENT;
-    }
-    return false;
+    snprintf(path, sizeof(path), "%.*s", (int)strcspn(url + skip, "?"),
+             url + skip);
+    if (skip == 0 || !path[0] || strncmp(path, ":memory:", 8) == 0 ||
+        (stat(path, &st) == 0 ? !journal || !lacks_segments(path)
+                              : errno != ENOENT))
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "there is no store at %.150s: correct the name; idem "
+                      "serve, idem store init or a first write creates it",
+                      url);
 }
 
 static int
@@ -96,16 +113,11 @@ check(const char *url)
     struct idem_error err = {0};
     struct idem_store *store;
     char shown[256], time[CLI_TIME_LEN];
-    enum idem_status status;
+    enum idem_status status = must_exist(url, &err);
     int64_t now_us = 0;
 
-    if (is_missing(url))
-        return cli_error(IDEM_ERR_INVALID,
-                         "there is no store at %.200s: correct the name; "
-                         "idem serve, idem store init or a first write "
-                         "creates it",
-                         url);
-    status = idem__store_open(url, NULL, &store, &err);
+    if (status == IDEM_OK)
+        status = idem__store_open(url, NULL, &store, &err);
     if (status != IDEM_OK)
         return cli_fail(&err);
     if (store->type->now)
@@ -158,9 +170,10 @@ copy(const char *from, const char *to)
 {
     struct idem_store_copied copied;
     struct idem_error err = {0};
-    enum idem_status status =
-        idem__store_copy(from, to, show_copied, NULL, &copied, &err);
+    enum idem_status status = must_exist(from, &err);
 
+    if (status == IDEM_OK)
+        status = idem__store_copy(from, to, show_copied, NULL, &copied, &err);
     cli_progress(NULL);
     if (status != IDEM_OK)
         return cli_fail(&err);

@@ -4,7 +4,7 @@
 #include "cli.h"
 
 #include "../base/guess.h"
-#include "../serve/core/json_memory.h"
+#include "../base/json_memory.h"
 #include "../store/store.h"
 
 #include <idem/idem.h>
@@ -230,7 +230,7 @@ main(int argc, char **argv)
     int code;
 
     cli_files_hold();
-    server_json_watch();
+    idem__json_watch();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ,
            SIG_IGN); /* a file at its limit is an error, like a full disk */

@@ -7,7 +7,7 @@
  */
 #include "cli.h"
 
-#include "../serve/core/json_memory.h"
+#include "../base/json_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -155,7 +155,7 @@ static bool incomplete;
 bool
 cli_json_whole(void)
 {
-    if (!server_json_starved())
+    if (!idem__json_starved())
         return true;
     if (!incomplete)
         fputs("idem: out of memory for the output: if the command changes "

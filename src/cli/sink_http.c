@@ -12,9 +12,9 @@
 #include "sink.h"
 
 #include "../base/hex.h"
+#include "../base/json_memory.h"
 #include "../base/problem.h"
 #include "../engine/engine.h"
-#include "../serve/core/json_memory.h"
 
 #include <curl/curl.h>
 #include <jansson.h>
@@ -252,12 +252,12 @@ by_problem(const struct exchange *exchange, enum idem_handled *handled)
     const char *class;
     bool known = true;
 
-    server_json_begin();
+    idem__json_begin();
     problem = exchange->problem ? json_loadb((const char *)exchange->body.data,
                                              exchange->body.len, 0, NULL)
                                 : NULL;
     class = json_string_value(json_object_get(problem, "class"));
-    if (exchange->starved || server_json_starved())
+    if (exchange->starved || idem__json_starved())
         *handled = IDEM_UNCLEAR;
     else if (!class)
         known = false;

@@ -4,7 +4,7 @@
  * response that says "unknown" never becomes "nothing happened".
  */
 #include "../../tests/support/failing_alloc.h"
-#include "../serve/core/json_memory.h"
+#include "../base/json_memory.h"
 #include "sink.h"
 
 #include <curl/curl.h>
@@ -233,6 +233,6 @@ main(void)
     if (curl_global_init_mem(CURL_GLOBAL_DEFAULT, take, free, resize, copy,
                              take_zeroed) != 0)
         return 1;
-    server_json_watch();
+    idem__json_watch();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,53 +204,6 @@ audit(const char *store, const struct idem_op *op, enum idem_status status,
     audit_close(trail);
 }
 
-enum idem_status
-cli_do_verb(const struct cli_verb *verb, struct idem_engine *engine,
-            const struct idem_op *op, struct idem_answer *answer,
-            struct idem_error *err)
-{
-    enum idem_status status = run_patiently(verb, engine, op, answer, err);
-
-    if (server_op_operates(op))
-        audit(cli_store_url(&verb->where), op, status, answer);
-    return status;
-}
-
-/* A request that was never started has had no attempt. (A token that was
- * issued and not used has none either, but it was a record before.) */
-static bool
-was_absent(struct idem_engine *engine, const struct idem_op *op)
-{
-    struct idem_op get = {
-        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
-    struct idem_answer answer = {0};
-    bool absent =
-        idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
-        answer.verdict == IDEM_V_RECORD &&
-        answer.record->type == IDEM_TYPE_REQUEST && answer.record->attempt == 0;
-
-    idem_answer_clear(&answer);
-    return absent;
-}
-
-/* SETTLE also decides requests that have not come, so that they cannot run
- * late. A mistyped id looks the same, so say it. */
-static void
-warn_of_absent(const struct idem_op *op)
-{
-    for (int i = 0; i < 2; i++) {
-        fputs(i == 0 ? "idem: there was no record of " : "idem forget ",
-              stderr);
-        cli_print_safe(stderr, op->scope);
-        fputc(' ', stderr);
-        cli_print_safe(stderr, op->id);
-        fputs(i == 0 ? ": this outcome is stored for a request that has not "
-                       "come; "
-                     : " removes it\n",
-              stderr);
-    }
-}
-
 /* Say something about this record on standard error. */
 static void
 warn_of(const struct idem_op *op, const char *text)
@@ -260,18 +213,6 @@ warn_of(const struct idem_op *op, const char *text)
     fputc(' ', stderr);
     cli_print_safe(stderr, op->id);
     fprintf(stderr, " %s\n", text);
-}
-
-/* The operator wanted to decide something that is decided. */
-static void
-warn_of_decided(const struct idem_op *op, const struct idem_answer *answer)
-{
-    char text[64];
-
-    snprintf(text, sizeof(text),
-             "already has the outcome %s; nothing was changed",
-             idem_state_name(answer->record->state));
-    warn_of(op, text);
 }
 
 /* The outcome was stored, but a result above max-result was left out. */
@@ -313,6 +254,83 @@ expects_no_http(struct idem_engine *engine, const struct idem_op *op)
     return plain;
 }
 
+/* The callers may not get the result that was given. */
+static void
+warn_of_result(const struct idem_op *op, const struct idem_answer *answer,
+               bool plain)
+{
+    if (plain && answer->verdict == IDEM_V_SETTLED)
+        warn_of(op, "was not started by a gateway; its callers can read "
+                    "this HTTP response only if they handle HTTP, and "
+                    "--result stores a plain result for others");
+    if (lost_result(op, answer))
+        warn_of(op, "has its outcome, but the result is larger than max-result "
+                    "and was not kept: duplicates learn the outcome, and get "
+                    "no result");
+}
+
+enum idem_status
+cli_do_verb(const struct cli_verb *verb, struct idem_engine *engine,
+            const struct idem_op *op, struct idem_answer *answer,
+            struct idem_error *err)
+{
+    bool plain = expects_no_http(engine, op);
+    enum idem_status status = run_patiently(verb, engine, op, answer, err);
+
+    if (server_op_operates(op))
+        audit(cli_store_url(&verb->where), op, status, answer);
+    if (status == IDEM_OK)
+        warn_of_result(op, answer, plain);
+    return status;
+}
+
+/* A request that was never started has had no attempt. (A token that was
+ * issued and not used has none either, but it was a record before.) */
+static bool
+was_absent(struct idem_engine *engine, const struct idem_op *op)
+{
+    struct idem_op get = {
+        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+    struct idem_answer answer = {0};
+    bool absent =
+        idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
+        answer.verdict == IDEM_V_RECORD &&
+        answer.record->type == IDEM_TYPE_REQUEST && answer.record->attempt == 0;
+
+    idem_answer_clear(&answer);
+    return absent;
+}
+
+/* SETTLE also decides requests that have not come, so that they cannot run
+ * late. A mistyped id looks the same, so say it. */
+static void
+warn_of_absent(const struct idem_op *op)
+{
+    for (int i = 0; i < 2; i++) {
+        fputs(i == 0 ? "idem: there was no record of " : "idem forget ",
+              stderr);
+        cli_print_safe(stderr, op->scope);
+        fputc(' ', stderr);
+        cli_print_safe(stderr, op->id);
+        fputs(i == 0 ? ": this outcome is stored for a request that has not "
+                       "come; "
+                     : " removes it\n",
+              stderr);
+    }
+}
+
+/* The operator wanted to decide something that is decided. */
+static void
+warn_of_decided(const struct idem_op *op, const struct idem_answer *answer)
+{
+    char text[64];
+
+    snprintf(text, sizeof(text),
+             "already has the outcome %s; nothing was changed",
+             idem_state_name(answer->record->state));
+    warn_of(op, text);
+}
+
 static struct cli_more
 find_more(struct idem_engine *engine, const struct idem_op *op,
           const struct idem_answer *answer)
@@ -331,10 +349,6 @@ find_more(struct idem_engine *engine, const struct idem_op *op,
     if (op->verb == IDEM_SETTLE && op->outcome &&
         answer->verdict == IDEM_V_REPLAY)
         warn_of_decided(op, answer);
-    if (lost_result(op, answer))
-        warn_of(op, "has its outcome, but the result is larger than max-result "
-                    "and was not kept: duplicates learn the outcome, and get "
-                    "no result");
     return more;
 }
 
@@ -347,7 +361,6 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     struct cli_where where;
     struct idem_error err = {0};
     enum idem_status status;
-    bool plain = false;
     int code;
 
     if (verb->print && !cli_is_field(verb->print))
@@ -361,20 +374,14 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     where = verb->where;
     where.must_exist = op->verb == IDEM_GET || op->verb == IDEM_FORGET;
     status = cli_engine_open(&where, &engine, &err);
-    if (status == IDEM_OK) {
-        plain = expects_no_http(engine, op);
+    if (status == IDEM_OK)
         status = cli_do_verb(verb, engine, op, &answer, &err);
-    }
     if (status != IDEM_OK) {
         err.status = status;
         code = cli_fail(&err);
     } else {
         code = cli_exit_verdict(answer.verdict);
         more = find_more(engine, op, &answer);
-        if (plain && answer.verdict == IDEM_V_SETTLED)
-            warn_of(op, "was not started by a gateway; its callers can read "
-                        "this HTTP response only if they handle HTTP, and "
-                        "--result stores a plain result for others");
         cli_print_answer(&answer, &more, verb->print);
     }
     idem_answer_clear(&answer);

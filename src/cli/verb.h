@@ -62,7 +62,8 @@ struct cli_verb {
     }
 
 /* Run the op on an open engine, with the verb's patience. An operator's action
- * on a journal is written to its audit trail. */
+ * on a journal is written to its audit trail. Says on standard error if callers
+ * may not get the op's result. */
 enum idem_status cli_do_verb(const struct cli_verb *verb,
                              struct idem_engine *engine,
                              const struct idem_op *op,

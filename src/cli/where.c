@@ -92,6 +92,35 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
     return IDEM_OK;
 }
 
+/* A variable that was set long ago is easily forgotten. */
+static const char *
+server_advice(const struct cli_where *where, bool takes_store)
+{
+    const char *server = getenv("IDEM_SERVER"), *store = getenv("IDEM_STORE");
+
+    if (where->server || !server || !*server)
+        return takes_store
+                   ? "start one with idem serve, name another with --server, "
+                     "or open a store without a server: --store URL"
+                   : "start one with idem serve, or name another with --server";
+    return takes_store && store && *store
+               ? "this address is of IDEM_SERVER, so IDEM_STORE was "
+                 "not used: unset one of them, or start the server with "
+                 "idem serve"
+               : "this address is of IDEM_SERVER: correct or unset it, or "
+                 "start the server with idem serve";
+}
+
+void
+cli_advise_to_start(const struct cli_where *where, bool takes_store,
+                    struct idem_error *err)
+{
+    size_t len = strlen(err->text);
+
+    snprintf(err->text + len, sizeof(err->text) - len, "; %s",
+             server_advice(where, takes_store));
+}
+
 enum idem_status
 cli_line_open(const struct cli_where *where, struct idem__remote_line *line,
               struct idem_error *err)
@@ -99,7 +128,11 @@ cli_line_open(const struct cli_where *where, struct idem__remote_line *line,
     char url[CLI_URL_MAX];
     enum idem_status status = cli_server_url(where, url, sizeof(url), err);
 
-    return status == IDEM_OK ? idem__remote_line_open(url, line, err) : status;
+    if (status == IDEM_OK)
+        status = idem__remote_line_open(url, line, err);
+    if (status == IDEM_ERR_UNAVAILABLE)
+        cli_advise_to_start(where, false, err);
+    return status;
 }
 
 /* Does this process listen on this socket? */
@@ -217,23 +250,6 @@ check_folder(const char *url, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* A variable that was set long ago is easily forgotten. */
-static const char *
-server_advice(const struct cli_where *where)
-{
-    const char *server = getenv("IDEM_SERVER"), *store = getenv("IDEM_STORE");
-
-    if (where->server || !server || !*server)
-        return "start one with idem serve, name another with --server, or open "
-               "a store without a server: --store URL";
-    return store && *store
-               ? "this address is of IDEM_SERVER, so IDEM_STORE was "
-                 "not used: unset one of them, or start the server with "
-                 "idem serve"
-               : "this address is of IDEM_SERVER: correct or unset it, or "
-                 "start the server with idem serve";
-}
-
 enum idem_status
 cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                 struct idem_error *err)
@@ -263,9 +279,7 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
     if (status == IDEM_OK)
         status = cli_store_open(where, url, &options, engine, err);
     if (status == IDEM_ERR_UNAVAILABLE)
-        snprintf(err->text + strlen(err->text),
-                 sizeof(err->text) - strlen(err->text), "; %s",
-                 server_advice(where));
+        cli_advise_to_start(where, true, err);
     return status;
 }
 

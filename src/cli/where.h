@@ -64,6 +64,11 @@ enum idem_status cli_store_open(const struct cli_where *where, const char *url,
  * to ask that server (a command need not stop it). */
 void cli_advise_to_ask(struct idem_error *err);
 
+/* If a server could not be reached: add what to do, and whether IDEM_SERVER
+ * named it. Only some commands take a store instead of a server. */
+void cli_advise_to_start(const struct cli_where *where, bool takes_store,
+                         struct idem_error *err);
+
 /* The store's URL from the option or IDEM_STORE; NULL if neither is set, or if
  * a server is named. */
 const char *cli_store_url(const struct cli_where *where);

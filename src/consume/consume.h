@@ -197,7 +197,7 @@ enum idem_status idem__identity_parse(const char *text,
                                       struct idem_error *err);
 
 /* The message's identity as 1 to IDEM_ID_MAX bytes (a digest if it is longer).
- * False: it has none, and err says why. */
+ * False: it has none or, with IDEM_ERR_MEMORY, it could not be read. */
 bool idem__identity_of(const struct identity *identity,
                        const struct delivery *d, char id[IDEM_ID_MAX + 1],
                        size_t *len, struct idem_error *err);

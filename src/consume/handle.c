@@ -373,8 +373,13 @@ process(struct idem_consumer *consumer, struct delivery *d)
 
     if (d->unfit)
         return decide(d, FATE_DEAD_LETTER, d->unfit);
-    if (!idem__identity_of(&consumer->identity, d, id, &op.id.len, &err))
-        return decide(d, FATE_DEAD_LETTER, err.text);
+    if (!idem__identity_of(&consumer->identity, d, id, &op.id.len, &err)) {
+        if (err.status == IDEM_ERR_MEMORY)
+            complain_of(consumer, "messages are put back", err.text);
+        return decide(
+            d, err.status == IDEM_ERR_MEMORY ? FATE_PUT_BACK : FATE_DEAD_LETTER,
+            err.text);
+    }
     crypto_generichash(fingerprint, sizeof(fingerprint), d->body.data,
                        d->body.len, NULL, 0);
     op.scope = idem_text(consumer->scope);

@@ -2,9 +2,9 @@
  * identity.c - find the identity of a message, by which duplicates are
  * recognised.
  */
+#include "../base/json_memory.h"
 #include "consume.h"
 
-#include <jansson.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,17 +61,23 @@ set_id(struct idem_bytes value, char id[IDEM_ID_MAX + 1], size_t *len)
     return true;
 }
 
-/* A field of the body, by a path of names separated by dots. */
+/* A field of the body, by a path of names separated by dots. *starved: there
+ * was not enough memory to read it. */
 static bool
 from_json(const char *path, struct idem_bytes body, char id[IDEM_ID_MAX + 1],
-          size_t *len)
+          size_t *len, bool *starved)
 {
-    json_t *root =
-        json_loadb(body.data, body.len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
-    json_t *at = root;
+    json_error_t flaw = {.text = ""};
+    json_t *root, *at;
     char number[64];
     bool found = false;
 
+    idem__json_begin();
+    root = json_loadb(body.data, body.len, JSON_ALLOW_NUL | JSON_DECODE_ANY,
+                      &flaw);
+    at = root;
+    *starved = idem__json_starved() ||
+               (!root && json_error_code(&flaw) == json_error_out_of_memory);
     while (at && *path) {
         size_t name_len = strcspn(path, ".");
         char name[128] = "";
@@ -90,7 +96,7 @@ from_json(const char *path, struct idem_bytes body, char id[IDEM_ID_MAX + 1],
         found = set_id(idem_text(number), id, len);
     }
     json_decref(root);
-    return found;
+    return found && !*starved;
 }
 
 static bool
@@ -108,7 +114,7 @@ bool
 idem__identity_of(const struct identity *identity, const struct delivery *d,
                   char id[IDEM_ID_MAX + 1], size_t *len, struct idem_error *err)
 {
-    bool found = false;
+    bool found = false, starved = false;
 
     switch (identity->by) {
     case IDENTITY_ID:
@@ -120,13 +126,16 @@ idem__identity_of(const struct identity *identity, const struct delivery *d,
         found = from_header(identity->name, d, id, len);
         break;
     case IDENTITY_JSON:
-        found = from_json(identity->name, d->body, id, len);
+        found = from_json(identity->name, d->body, id, len, &starved);
         break;
     case IDENTITY_POSITION:
         found = set_id(idem_text(d->place), id, len);
         break;
     }
-    if (!found)
+    if (starved)
+        idem__fail(err, IDEM_ERR_MEMORY,
+                   "out of memory: the identity of a message cannot be read");
+    else if (!found)
         idem__fail(err, IDEM_ERR_INVALID,
                    "the message has no identity (%s%s): give messages an id, "
                    "or choose another identity",

@@ -21,6 +21,7 @@ class Shop(http.server.ThreadingHTTPServer):
     refuse    a repeat is refused with 409
     stuck     every request gets the same stored answer, whatever its key
     stamp     as replay, but every answer has a number of its own in it
+    busy      as replay, but somebody else uses it all the time
     """
     daemon_threads = True
     request_queue_size = 1024
@@ -74,6 +75,7 @@ class Shop(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        self.server.effects += self.server.way == "busy"
         self.respond(200, {"name": "orders", "count": self.server.effects})
 
     def do_POST(self):
@@ -136,6 +138,12 @@ def test_effects_are_counted_where_a_url_tells_them():
         assert rounds["two bodies under one key"]["effects"] == 1 and rounds["cut connections"]["effects"] == 1
         code, found, _ = check_json(shop.url + "/orders", "--effect-url", shop.url, "--effect-field", "name")
         assert code == 2 and "the response is not a number" in found["text"], found
+
+
+def test_effects_that_never_settle_end_the_check():
+    with Shop("busy") as shop:
+        code, out, err = check(shop.url + "/orders", "--effect-url", shop.url + "/count")
+        assert code == 2 and out == "" and "the number changes all the time" in err and "nobody else uses" in err, (code, out, err)
 
 
 def test_a_check_before_a_write_is_found_by_its_race():

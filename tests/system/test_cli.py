@@ -125,7 +125,7 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
 
 
 @pytest.mark.parametrize("kind,options", [("journal", "?clock=trust"), ("sqlite", "?mode=wal")])
-def test_checking_a_store_that_is_missing_does_not_create_it(bare, kind, options):
+def test_checking_or_copying_a_store_that_is_missing_does_not_create_it(bare, kind, options):
     """A mistyped name would be "ready to use"."""
     wrong = bare.where + "/mistyped"
     for more in ("", options):
@@ -133,10 +133,26 @@ def test_checking_a_store_that_is_missing_does_not_create_it(bare, kind, options
         assert code == 2 and out == "" and "there is no store at %s:%s%s: correct the name" % (kind, wrong, more) in bare.said, bare.said
         code, out = bare.json("store", "check", kind + ":" + wrong + more)
         assert code == 2 and out["error"] == "invalid" and "no store" in out["text"], out
-    assert not os.path.exists(wrong)
+        code, out = bare("store", "copy", kind + ":" + wrong + more, "sqlite:" + bare.where + "/copy")
+        assert code == 2 and out == "" and "there is no store at %s:%s%s: correct the name" % (kind, wrong, more) in bare.said, bare.said
+    assert not os.path.exists(wrong) and not os.path.exists(bare.where + "/copy")
     assert bare("begin", "s", "i", "--store", kind + ":" + wrong)[0] == 0
     code, out = bare("store", "check", kind + ":" + wrong)
     assert code == 0 and "is ready to use" in out, bare.said
+
+
+def test_a_folder_without_a_journal_does_not_become_one_by_checking_or_copying_it(bare):
+    """It may be a mistyped name too, or a disk that is not mounted."""
+    empty = bare.where + "/j"
+    with open(empty + "/x", "w"):
+        pass
+    for args in (("check", "journal:" + empty), ("copy", "journal:" + empty, "sqlite:" + bare.where + "/copy")):
+        code, out = bare("store", *args)
+        assert code == 2 and out == "" and "there is no store at journal:%s: correct the name" % empty in bare.said, (args, bare.said)
+    assert os.listdir(empty) == ["x"] and not os.path.exists(bare.where + "/copy")
+    assert bare("store", "init", "journal:" + empty)[0] == 0
+    for args in (("check", "journal:" + empty), ("copy", "journal:" + empty, "sqlite:" + bare.where + "/copy")):
+        assert bare("store", *args)[0] == 0, (args, bare.said)
 
 
 def test_a_record_in_progress_or_in_doubt_does_not_expire(idem):
@@ -423,6 +439,11 @@ def test_a_server_that_is_missing_is_told_with_the_variable_that_named_it(bare):
                                       ([], {"IDEM_SERVER": gone, "IDEM_STORE": bare.url}, "of IDEM_SERVER, so IDEM_STORE was not used", "--store")):
         assert bare("get", "s", "i", *args, store=False, env=env)[0] == 20
         assert "no server at" in bare.said and said in bare.said and not_said not in bare.said, bare.said
+    for command in (["top", "--once"], ["bench"], ["id", "snowflake"], ["audit"], ["store", "accept-rollback"]):
+        for args, env, said in ((["--server", gone], {}, "name another with --server"), ([], {"IDEM_SERVER": gone}, "this address is of IDEM_SERVER: correct")):
+            assert bare(*command, *args, store=False, env=env)[0] == 20
+            assert "no server at" in bare.said and said in bare.said and "--store" not in bare.said, (command, bare.said)
+    assert bare("bench", "--redis", "--server", gone)[0] == 20 and "idem serve" not in bare.said, bare.said
 
 
 def test_an_instance_that_is_no_uuid_is_told(bare):
@@ -656,6 +677,12 @@ def test_a_result_that_is_too_large_to_keep_is_told_to_its_finisher(bare):
             assert (bare.said.startswith("idem: s %s has its outcome" % name) and told in bare.said) if told else bare.said == "", bare.said
         assert call("settle", "s", "new", "--as", "succeeded", "--result", "x" * 1025)[0] == 0
         assert "s new has its outcome, but the result is larger" in bare.said
+        for name in ("one", "two"):
+            call("begin", "many", name, "--lease", "50ms")
+        time.sleep(0.2)
+        assert call("settle", "--scope", "many", "--as", "succeeded", "--result", "x" * 1025, "--yes")[0] == 0
+        for name in ("one", "two"):
+            assert "many %s has its outcome, but the result is larger" % name in bare.said, bare.said
 
 
 def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
@@ -665,6 +692,10 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
         code, out = bare("settle", "s", name, "--as", "succeeded", "--http", "201", "--body", "x", "--wait", "10s", *options)
         assert code == 0 and out.startswith("settled\n") and ("was not started by a gateway" in bare.said) == told, (name, bare.said)
     assert bare("settle", "s", "never", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
+    for name, subject in (("plain", ""), ("gateway", "POST /orders")):
+        bare("begin", "many", name, "--lease", "50ms", "--subject", subject)
+    code, out = bare("settle", "--scope", "many", "--as", "succeeded", "--http", "201", "--yes", "--wait", "10s")
+    assert code == 0 and "many plain was not started by a gateway" in bare.said and "many gateway was" not in bare.said, (out, bare.said)
     bare("begin", "s", "bytes", "--lease", "50ms")
     assert bare("settle", "s", "bytes", "--as", "succeeded", "--result", "x", "--wait", "10s")[0] == 0 and "gateway" not in bare.said
 

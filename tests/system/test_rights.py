@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -364,6 +365,11 @@ def test_a_reason_can_be_required():
                                             timeout=60)  # noqa: E731
         assert "--reason" in idem("forget", "shop", "2").stderr
         assert idem("forget", "shop", "2", "--reason", "ticket 8").returncode == 0
+        c("BEGIN", "many", "1", "LEASE", "1")
+        time.sleep(0.1)
+        done = idem("settle", "--scope", "many", "--as", "failed", "--yes", "--json")
+        told = json.loads(done.stdout)
+        assert done.returncode == 1 and told["verdict"] == "invalid" and "--reason" in told["text"], told
         fence = str(c("LOCK", "l", "me", "60000")[1])
         assert idem("unlock", "l", fence, "--reason", "its host is gone").stdout.startswith("ok")
 

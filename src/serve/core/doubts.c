@@ -7,9 +7,9 @@
  */
 #include "doubts.h"
 
+#include "../../base/json_memory.h"
 #include "../../engine/engine.h"
 #include "../../store/store.h"
-#include "json_memory.h"
 #include "json_record.h"
 
 #include <stdlib.h>
@@ -274,11 +274,11 @@ tell(struct doubts *doubts)
     if (doubts->news_count == 0 || idem__mono_ms() < doubts->next_told_ms)
         return;
     doubts->next_told_ms = idem__mono_ms() + config->on_doubt_every_ms;
-    server_json_begin();
-    text = server_json_text(json_pack("{s:s, s:I, s:I, s:O}", "event", "doubt",
-                                      "new", (json_int_t)doubts->news_count,
-                                      "doubts", (json_int_t)doubts->last_count,
-                                      "records", doubts->news));
+    idem__json_begin();
+    text = idem__json_text(json_pack("{s:s, s:I, s:I, s:O}", "event", "doubt",
+                                     "new", (json_int_t)doubts->news_count,
+                                     "doubts", (json_int_t)doubts->last_count,
+                                     "records", doubts->news));
     if (!text)
         return;
     server_log(doubts->server->log, LOG_WARNING, "doubt",

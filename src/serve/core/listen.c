@@ -136,10 +136,17 @@ server_listen_tcp(const struct server_address *address, int *fds, size_t *count,
     if (code != 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE, "cannot listen on %s: %s",
                           address->host, gai_strerror(code));
-    for (struct addrinfo *i = found; i && *count < SERVER_LISTEN_MAX;
-         i = i->ai_next) {
-        int fd = open_one(i);
+    for (struct addrinfo *i = found; i; i = i->ai_next) {
+        int fd;
 
+        if (*count == SERVER_LISTEN_MAX) {
+            freeaddrinfo(found);
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "cannot listen on %s:%s: more than %d addresses; "
+                              "give fewer, or * for all of this machine",
+                              address->host, address->port, SERVER_LISTEN_MAX);
+        }
+        fd = open_one(i);
         if (fd >= 0) {
             fds[(*count)++] = fd;
             opened++;

@@ -129,6 +129,25 @@ all_addresses_of_this_machine_share_a_port(void **state)
 }
 
 static void
+more_addresses_than_fit_are_refused(void **state)
+{
+    struct server_address address = {.host = "127.0.0.1", .port = "0"};
+    struct idem_error err;
+    int fds[SERVER_LISTEN_MAX];
+    size_t count = 0;
+
+    (void)state;
+    while (count < SERVER_LISTEN_MAX)
+        assert_int_equal(server_listen_tcp(&address, fds, &count, &err),
+                         IDEM_OK);
+    must_say(server_listen_tcp(&address, fds, &count, &err), IDEM_ERR_INVALID,
+             &err, "cannot listen on 127.0.0.1:0: more than 16 addresses");
+    assert_int_equal(count, SERVER_LISTEN_MAX);
+    while (count > 0)
+        close(fds[--count]);
+}
+
+static void
 only_a_socket_without_a_server_is_replaced(void **state)
 {
     char path[128], other[160], text[120];
@@ -202,6 +221,7 @@ main(void)
         cmocka_unit_test(loopback_is_every_address_of_127_and_one_of_ipv6),
         cmocka_unit_test(a_port_that_cannot_be_had_says_why),
         cmocka_unit_test(all_addresses_of_this_machine_share_a_port),
+        cmocka_unit_test(more_addresses_than_fit_are_refused),
         cmocka_unit_test(only_a_socket_without_a_server_is_replaced),
     };
 

@@ -3,9 +3,9 @@
  */
 #include "second.h"
 
+#include "../../base/json_memory.h"
 #include "../../base/wait.h"
 #include "../../record/record.h"
-#include "json_memory.h"
 #include "json_record.h"
 
 #include <pthread.h>
@@ -98,7 +98,7 @@ proposal_json(const char *who, const struct idem_op *op)
     json_t *json;
 
     clock_gettime(CLOCK_REALTIME, &now);
-    server_json_begin();
+    idem__json_begin();
     json = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I}", "who", who, "time",
                      (json_int_t)now.tv_sec * 1000 + now.tv_nsec / 1000000,
                      "verb", idem_verb_name(op->verb), "outcome",
@@ -109,7 +109,7 @@ proposal_json(const char *who, const struct idem_op *op)
         server_json_put_bytes(json, "id", op->id, false) &&
         server_json_put_bytes(json, "reason", op->subject, false) &&
         server_json_put_bytes(json, "result", op->result, true) &&
-        !server_json_starved())
+        !idem__json_starved())
         return json;
     json_decref(json);
     return NULL;

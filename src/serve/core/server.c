@@ -2,9 +2,9 @@
  * server.c - `idem serve`: check the configuration, start all parts, run, and
  * stop.
  */
+#include "../../base/json_memory.h"
 #include "../resp/loop.h"
 #include "doubts.h"
-#include "json_memory.h"
 #include "second.h"
 #include "systemd.h"
 
@@ -207,7 +207,7 @@ start(struct loop *loop, struct idem_error *err)
 {
     enum idem_status status = make_default_folders(loop->config, err);
 
-    server_json_watch();
+    idem__json_watch();
     if (status == IDEM_OK)
         status = open_engine(loop, err);
     if (status == IDEM_OK)

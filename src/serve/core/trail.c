@@ -8,7 +8,7 @@
 #include "audit.h"
 
 #include "../../base/error.h"
-#include "json_memory.h"
+#include "../../base/json_memory.h"
 #include "json_record.h"
 
 #include <errno.h>
@@ -110,7 +110,7 @@ line_json(const struct line *line)
     json_t *json;
 
     server_log_time(time);
-    server_json_begin();
+    idem__json_begin();
     json =
         json_pack("{s:s, s:s, s:s*, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "time",
                   time, "who", line->source->who, "proposed_by",
@@ -121,7 +121,7 @@ line_json(const struct line *line)
     if (json && server_json_put_bytes(json, "scope", line->scope, false) &&
         server_json_put_bytes(json, "id", line->id, false) &&
         server_json_put_bytes(json, "reason", line->reason, false) &&
-        !server_json_starved())
+        !idem__json_starved())
         return json;
     json_decref(json);
     return NULL;
@@ -204,7 +204,7 @@ read_filter(const struct audit_filter *filter)
         good = server_json_put_bytes(wanted, "scope", filter->scope, false);
     if (good && filter->id.len > 0)
         good = server_json_put_bytes(wanted, "id", filter->id, false);
-    if (good && !server_json_starved())
+    if (good && !idem__json_starved())
         return wanted;
     json_decref(wanted);
     return NULL;
@@ -219,7 +219,7 @@ audit_list(struct audit *audit, const struct audit_filter *filter,
     const json_t *change, *reveal;
     json_t *wanted;
 
-    server_json_begin();
+    idem__json_begin();
     wanted = read_filter(filter);
     if (!wanted)
         return false;
@@ -242,7 +242,7 @@ audit_list(struct audit *audit, const struct audit_filter *filter,
     }
     pthread_mutex_unlock(&audit->mutex);
     json_decref(wanted);
-    return !server_json_starved();
+    return !idem__json_starved();
 }
 
 /* ---- the file ---------------------------------------------------------- */
@@ -317,7 +317,7 @@ append(struct trail *trail, const json_t *entry, int64_t max_bytes)
 {
     char *text = json_dumps(entry, JSON_COMPACT);
     size_t len = text ? strlen(text) : 0;
-    char *line = text && !server_json_starved() ? malloc(len + 2) : NULL;
+    char *line = text && !idem__json_starved() ? malloc(len + 2) : NULL;
     int error = line ? make_room(trail, len + 2, max_bytes) : ENOMEM;
     ssize_t written = -1;
 
@@ -358,9 +358,9 @@ read_back(struct audit *audit, const char *file)
     while (in && getline(&line, &room, in) > 0) {
         json_t *entry;
 
-        server_json_begin();
+        idem__json_begin();
         entry = json_loads(line, 0, NULL);
-        if (json_is_object(entry) && !server_json_starved())
+        if (json_is_object(entry) && !idem__json_starved())
             keep(audit, entry);
         else
             json_decref(entry);

@@ -202,9 +202,9 @@ http_start(struct server *server, struct http **http, struct idem_error *err)
 
     if (max_result <= 0)
         max_result = IDEM_RESULT_DEFAULT_MAX;
-    server_json_begin();
+    idem__json_begin();
     if (self)
-        self->openapi = server_json_text(http_openapi(
+        self->openapi = idem__json_text(http_openapi(
             server->config->problem_base, server->config->console));
     if (!self || !self->openapi) {
         free(self);

@@ -18,9 +18,9 @@
 #define IDEM__HTTP_H
 
 #include "../../base/buf.h"
+#include "../../base/json_memory.h"
 #include "../../base/problem.h"
 #include "../../record/record.h"
-#include "../core/json_memory.h"
 
 #include <jansson.h>
 

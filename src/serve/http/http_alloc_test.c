@@ -115,7 +115,7 @@ a_reply_is_whole_or_there_is_no_memory(void **state)
         json_t *json;
 
         countdown = n;
-        server_json_begin();
+        idem__json_begin();
         json = json_object();
         if (json &&
             !server_json_put_bytes(json, "result",
@@ -125,7 +125,7 @@ a_reply_is_whole_or_there_is_no_memory(void **state)
             json_decref(json);
             json = NULL;
         }
-        text = server_json_text(json);
+        text = idem__json_text(json);
         all = countdown > 0;
         countdown = 0;
         failures += !text;
@@ -269,6 +269,6 @@ main(void)
         cmocka_unit_test(a_list_without_memory_shows_no_other_scope),
     };
 
-    server_json_watch();
+    idem__json_watch();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -261,8 +261,8 @@ put_list(struct http_request *request, struct outcome *outcome)
 {
     char *text;
 
-    server_json_begin();
-    text = server_json_text(make_list(request, outcome));
+    idem__json_begin();
+    text = idem__json_text(make_list(request, outcome));
     outcome->text.data = (uint8_t *)text;
     outcome->text.len = outcome->text.room = text ? strlen(text) : 0;
     return text != NULL;

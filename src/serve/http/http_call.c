@@ -285,9 +285,9 @@ read_body(struct http_call *call, struct idem_bytes body,
 
     if (body.len == 0)
         return IDEM_OK;
-    server_json_begin();
+    idem__json_begin();
     call->body = json_loadb(body.data, body.len, flags, &what);
-    if (server_json_starved())
+    if (idem__json_starved())
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
     if (!call->body)
         return idem__fail(err, IDEM_ERR_INVALID,

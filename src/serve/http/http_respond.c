@@ -190,8 +190,8 @@ make_body(struct http_request *request, struct reply *reply)
         request->text = (struct idem_buf){0};
         return true;
     }
-    server_json_begin();
-    reply->body = server_json_text(make_json(request));
+    idem__json_begin();
+    reply->body = idem__json_text(make_json(request));
     reply->len = reply->body ? strlen(reply->body) : 0;
     return reply->body != NULL;
 }

@@ -435,10 +435,10 @@ put_facts(struct idem_buf *out, struct http *http)
     struct http_process process;
     char store[512], *text;
 
-    server_json_begin();
+    idem__json_begin();
     idem__url_redact(server->config->store, store, sizeof(store));
     http_process_figures(server->metrics->start_us, &process);
-    text = server_json_text(json_pack(
+    text = idem__json_text(json_pack(
         "{s:s, s:s, s:f, s:f, s:I, s:b, s:o}", "version", IDEM_VERSION, "store",
         store, "start_s", process.start_s, "resident", process.resident,
         "max_result", (json_int_t)server->config->max_result, "gateway",

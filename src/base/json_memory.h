@@ -5,23 +5,24 @@
  * a syntax error, json_dumps leaves a key out. idem must not take such a
  * request for the client's, nor send such a reply.
  */
-#ifndef IDEM_SERVE_JSON_MEMORY_H
-#define IDEM_SERVE_JSON_MEMORY_H
+#ifndef IDEM__JSON_MEMORY_H
+#define IDEM__JSON_MEMORY_H
 
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Once, before other threads use jansson. */
-void server_json_watch(void);
+/* Once, before other threads use jansson; a library does not do this, because
+ * jansson is the program's. Otherwise nothing is noticed. */
+void idem__json_watch(void);
 
 /* Forget earlier failures on this thread. */
-void server_json_begin(void);
+void idem__json_begin(void);
 
 /* Has an allocation of jansson failed on this thread since then? */
-bool server_json_starved(void);
+bool idem__json_starved(void);
 
 /* The text of a value that was made since then, to be freed; takes the value,
  * which may be NULL. NULL: out of memory. */
-char *server_json_text(json_t *json);
+char *idem__json_text(json_t *json);
 
 #endif

@@ -18,25 +18,25 @@ take(size_t len)
 }
 
 void
-server_json_watch(void)
+idem__json_watch(void)
 {
     json_set_alloc_funcs(take, free);
 }
 
 void
-server_json_begin(void)
+idem__json_begin(void)
 {
     starved = false;
 }
 
 bool
-server_json_starved(void)
+idem__json_starved(void)
 {
     return starved;
 }
 
 char *
-server_json_text(json_t *json)
+idem__json_text(json_t *json)
 {
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
 
