@@ -1,9 +1,11 @@
 """Wrong replies of a store's server: each must become an error, and never an answer that is not true. Waits more than it works."""
+import subprocess
+
 import pytest
 
-from lib import SOAK, THOROUGH, run_c_test
-from liar import Http, Liar, Resp
-from servers import Etcd, Redis
+from lib import IDEM, SOAK, THOROUGH, Server, folder, run_c_test, wait_until
+from liar import Http, Liar, Resp, ZooKeeperLiar
+from servers import Etcd, Redis, ZooKeeper
 
 TURNS = 1200 if SOAK else 240 if THOROUGH else 48
 
@@ -78,3 +80,133 @@ def test_a_scan_that_meets_an_error_leaves_no_record_out(kind, replies):
 
 def test_wrong_replies_while_a_client_logs_in():
     check("etcd", 4, LOGIN, turns=TURNS // 2, users=True)
+
+
+ABSENT, UNAVAILABLE, LOST, CORRUPT = 16, 20, 21, 25  # exit codes
+
+
+def at_leisure(url):
+    """No error is due to a machine that is busy."""
+    return url + ("&" if "?" in url else "?") + "connect_ms=20000&timeout_ms=20000"
+
+
+def said(url, *words):
+    """The exit code of a command, and what it printed, without the parts that many errors have."""
+    done = subprocess.run([IDEM, *words, "--store", at_leisure(url)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    text = done.stdout.strip().removeprefix("idem: ").removeprefix("cannot tell whether it was stored: ")
+    return done.returncode, text.removesuffix("; is that server running, and are host, port, user and password in the store's URL right?")
+
+
+# ---- one reply of ZooKeeper -------------------------------------------------
+
+Z = ZooKeeperLiar
+# The errors of ZooKeeper, as it numbers them.
+BROKEN, MARSHALLING, NO_NODE, NO_AUTH, BAD_VERSION, EXISTS_ALREADY, EXPIRED, MOVED = -2, -5, -101, -102, -103, -110, -112, -118
+OPENED = [None, None]  # the first two nodes are the root and the clock
+
+
+@pytest.fixture(scope="module")
+def zookeeper():
+    server = ZooKeeper()
+    liar = ZooKeeperLiar(server.port)
+    liar.url, liar.make = "zookeeper://127.0.0.1:%d" % liar.port, server.make
+    assert said(liar.url, "begin", "wrong", "first")[0] == 0  # makes the root, and the shard of this record
+    yield liar
+    liar.stop()
+    server.stop()
+
+
+@pytest.mark.parametrize("kind,words,text", [(Z.SYNC, ("get", "a", "b"), "zookeeper: %s"), (Z.GET, ("get", "a", "b"), "zookeeper: %s"),
+                                             (Z.SET, ("get", "a", "b"), "zookeeper: clock: %s"), (Z.LIST, ("find", "b"), "zookeeper: %s"),
+                                             (Z.CREATE, ("get", "a", "b"), "zookeeper: cannot make /idem: %s")])
+def test_an_error_of_zookeeper_is_told_by_its_name_and_the_call_is_unavailable(zookeeper, kind, words, text):
+    for error, name in ((MARSHALLING, "marshalling error"), (NO_AUTH, "not authenticated"), (MOVED, "session moved to another server, so operation is ignored")):
+        zookeeper.errors = {kind: error}
+        assert said(zookeeper.url, *words) == (UNAVAILABLE, text % name)
+
+
+def begin(liar, id, **errors):
+    liar.errors = {getattr(Z, kind): list(error) for kind, error in errors.items()}
+    return said(liar.url, "begin", "wrong", id)
+
+
+def is_there(liar, id):
+    liar.errors = {}
+    return said(liar.url, "get", "wrong", id)[0] == 0
+
+
+@pytest.mark.parametrize("errors,text", [(dict(CREATE=[*OPENED, NO_AUTH]), "not authenticated"),
+                                         (dict(CREATE=[*OPENED, NO_NODE, NO_AUTH]), "not authenticated"),  # of the shard
+                                         (dict(CREATE=[*OPENED, EXISTS_ALREADY], SYNC=[MARSHALLING] * 9), "marshalling error"),
+                                         (dict(CREATE=[*OPENED, EXISTS_ALREADY], GET=[NO_AUTH] * 99), "not authenticated"),
+                                         (dict(CREATE=[*OPENED, *[EXISTS_ALREADY] * 9]), "others write all the time")])
+def test_a_claim_that_zookeeper_refuses_is_not_stored(zookeeper, errors, text):
+    assert begin(zookeeper, "refused", **errors) == (UNAVAILABLE, "zookeeper: " + text)
+    assert not is_there(zookeeper, "refused")
+
+
+@pytest.mark.parametrize("error", [BROKEN, EXPIRED, MOVED, EXISTS_ALREADY, BAD_VERSION, NO_NODE])
+def test_a_claim_whose_reply_says_nothing_about_it_is_looked_for_and_stored_once(zookeeper, error):
+    id = "again%d" % error
+    code, text = begin(zookeeper, id, CREATE=[*OPENED, error])
+    assert code == 0 and text.startswith("started"), text
+    assert is_there(zookeeper, id) and "attempt: 1" in said(zookeeper.url, "get", "wrong", id)[1]
+
+
+def test_a_result_that_zookeeper_refuses_is_not_stored_and_can_be_given_again(zookeeper):
+    # Without the shard's version the claim is stored, and not taken for one whose version is known.
+    code, text = begin(zookeeper, "result", EXISTS=[MARSHALLING] * 9)
+    fence = text.split("fence: ")[1].split()[0]
+    finish = lambda: said(zookeeper.url, "finish", "wrong", "result", fence, "succeeded", "done")  # noqa: E731
+    for kind, error, code, text in ((Z.EXISTS, MARSHALLING, UNAVAILABLE, "marshalling error"), (Z.EXISTS, NO_NODE, UNAVAILABLE, "no node"),
+                                    (Z.MULTI, NO_AUTH, UNAVAILABLE, "not authenticated"), (Z.MULTI, NO_NODE, UNAVAILABLE, "others write all the time"),
+                                    (Z.MULTI, BAD_VERSION, UNAVAILABLE, "others write all the time"), (Z.MULTI, BROKEN, LOST, "run time inconsistency")):
+        zookeeper.errors = {kind: error}
+        assert finish() == (code, "zookeeper: " + text)
+        zookeeper.errors = {}
+        assert "state: executing" in said(zookeeper.url, "get", "wrong", "result")[1]
+    zookeeper.errors = {Z.MULTI: [BAD_VERSION, NO_NODE]}  # somebody else writes, twice
+    assert finish()[0] == 0 and zookeeper.errors == {Z.MULTI: []}
+    assert said(zookeeper.url, "get", "wrong", "result", "--json")[1].count("done")
+
+
+def test_a_search_leaves_out_only_what_zookeeper_says_is_gone(zookeeper):
+    zookeeper.errors = {Z.GET: NO_AUTH}
+    assert said(zookeeper.url, "find", "first") == (UNAVAILABLE, "zookeeper: not authenticated")
+    zookeeper.errors = {Z.GET: NO_NODE}
+    assert said(zookeeper.url, "find", "first")[0] == ABSENT
+    zookeeper.errors = {Z.LIST: [None] * 40 + [NO_AUTH] * 999}  # not in the first part of the search
+    assert said(zookeeper.url, "find", "nowhere") == (UNAVAILABLE, "zookeeper: not authenticated")
+    zookeeper.errors = {}
+    assert said(zookeeper.url, "find", "first")[0] == 0
+
+
+def test_what_is_no_record_in_zookeeper_is_passed_over_or_damage(zookeeper):
+    zookeeper.errors = {}
+    url = zookeeper.url + "/of/others"
+    assert said(url, "get", "a", "b")[0] == ABSENT  # makes the root and its parent
+    zookeeper.make("/of/others/00", b"")
+    for name in ("notes", "00" * 31, "ab" * 33):
+        zookeeper.make("/of/others/00/" + name, b"of somebody else")
+    assert said(url, "find", "b")[0] == ABSENT
+    zookeeper.make("/of/others/00/" + "00" * 32, b"")
+    assert said(url, "find", "b") == (CORRUPT, "a record of 0 bytes is too short")
+
+
+def test_a_root_whose_parent_cannot_be_made_is_named(zookeeper):
+    zookeeper.errors = {Z.CREATE: NO_AUTH}
+    assert said(zookeeper.url + "/their/idem", "get", "a", "b") == (UNAVAILABLE, "zookeeper: cannot make /their: not authenticated")
+
+
+def test_a_duplicate_that_zookeeper_does_not_let_watch_looks_by_itself(zookeeper):
+    zookeeper.errors = {}
+    with folder() as where, folder() as beside, Server(where, store=at_leisure(zookeeper.url)) as one, Server(beside, store=at_leisure(zookeeper.url)) as two:
+        owner, waiter = one.client(), two.client()
+        fence = owner("BEGIN", "watch", "1")[1]
+        before = zookeeper.told
+        zookeeper.errors = {Z.WATCH: NO_AUTH}
+        waiter.send("BEGIN", "watch", "1", "WAIT", 60000)
+        assert wait_until(lambda: zookeeper.told > before)
+        assert owner("FINISH", "watch", "1", fence, "SUCCEEDED", "done")[0] == "ok"
+        answer = waiter.read()
+        assert answer[0] == "replay" and answer[4] == "done"
