@@ -7,11 +7,13 @@ A Liar is a proxy that sometimes answers a request itself, with a wrong reply, a
 Every fifth request gets the next of the wrong replies. So an error that says "nothing was done" is true, and a reply that is
 not a reply to this request is one that a real server cannot be made to give. liar.told counts them.
 
-A ZooKeeperLiar does the same to the requests of the kinds that the test names.
+A ZooKeeperLiar does the same to the requests of the kinds that the test names. A ScriptedRedis is no proxy: all of its replies
+are those of the test.
 """
 import contextlib
 import socket
 import threading
+import time
 
 from chaos import frame_replies, resp_end
 from lib import free_port, serve_each
@@ -181,3 +183,53 @@ class ZooKeeperLiar:
         for end in (source, to):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+
+def bulk(text):
+    """A RESP string."""
+    return b"$%d\r\n%s\r\n" % (len(text), text.encode())
+
+
+def array(*elements):
+    return b"*%d\r\n%s" % (len(elements), b"".join(elements))
+
+
+class ScriptedRedis:
+    """A Redis that gives the replies of the test: to each command, by its first word, a reply or a function of the command's words
+    that returns one. What the test does not name gets the reply of a good and empty Redis. .asked has the commands."""
+    facts = {"redis_version": "7.0.15", "run_id": "0123456789abcdef", "maxmemory_policy": "noeviction", "aof_enabled": "1", "role": "master"}
+
+    def __init__(self, **replies):
+        self.replies = {"INFO": self.info(), "CONFIG": array(bulk("appendfsync"), bulk("always")), "TIME": self.time, "SCRIPT": bulk("0" * 40),
+                        "GET": b"$-1\r\n", "SET": b"$-1\r\n", "EVALSHA": array(b":1\r\n"), "SPUBLISH": b":0\r\n", **replies}
+        self.asked = []
+        self.port = free_port()
+        self.url = "redis://127.0.0.1:%d" % self.port
+        self.listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        serve_each(self.listener, self.serve)
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    @classmethod
+    def info(cls, **facts):
+        return bulk("".join("%s:%s\r\n" % fact for fact in {**cls.facts, **facts}.items()))
+
+    @staticmethod
+    def time(words, ahead=0):
+        return array(bulk("%d" % (time.time() + ahead)), bulk("0"))
+
+    def serve(self, client):
+        held = b""
+        with client, contextlib.suppress(OSError):
+            while True:
+                while not (size := Resp.whole(held)):
+                    data = client.recv(65536)
+                    if not data:
+                        return
+                    held += data
+                words, held = held[:size].split(b"\r\n")[2::2], held[size:]
+                self.asked.append(words)
+                reply = self.replies.get(words[0].decode(), b"-ERR unknown command\r\n")
+                client.sendall(reply(words) if callable(reply) else reply)
