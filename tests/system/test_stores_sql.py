@@ -547,6 +547,87 @@ def test_a_number_out_of_range_makes_one_record_corrupt_and_no_other(url, column
             "idem.idem_record" if url.startswith("postgres") else "idem_record", column, 1, column, value))
 
 
+# ---- errors that PostgreSQL reports -----------------------------------------
+
+
+def failing(postgres, name, then):
+    """The URL of a database in which a write of the id "bad" does this, and how to ask it in SQL."""
+    postgres.sql("create database " + name)
+    url = postgres.url.replace("/postgres", "/" + name)
+    idem("store", "init", url)
+
+    def sql(text):
+        return subprocess.run([postgres.bin + "psql", "-qAt", "-v", "ON_ERROR_STOP=1", url, "-c", text], check=True, stdout=subprocess.PIPE,
+                              text=True).stdout.strip()
+
+    sql("create function public.bad() returns trigger language plpgsql as $$ begin if new.id = 'bad' then %s; end if; return new; end $$;"
+        "create trigger bad before insert or update on idem.idem_record for each row execute function public.bad()" % then)
+    return url, sql
+
+
+@pytest.mark.parametrize("state,code,text", [
+    ("53100", 23, "idem: postgres: no luck\n"), ("XX000", 20, "idem: postgres: no luck\n"), ("P0001", 20, "idem: postgres: no luck\n"),
+    ("3F000", 20, "idem: postgres: table idem.idem_record is missing; run idem store init URL, or sql/postgres.sql by hand\n")])
+def test_an_error_of_postgres_becomes_the_status_that_fits_it(postgres, state, code, text):
+    url, sql = failing(postgres, "state_" + state.lower(), "raise exception E'no luck\nat all' using errcode = '%s'" % state)
+    assert idem("begin", "a", "bad", "--store", patient(url), code=code) == text
+    assert sql("select count(*) from idem.idem_record") == "0"
+    assert "started" in idem("begin", "a", "good", "--store", patient(url))
+
+
+@pytest.mark.parametrize("state", ["53200", "40P01", "55P03"])
+def test_a_claim_that_cannot_be_locked_does_not_take_its_batch_along(postgres, state):
+    url, sql = failing(postgres, "lock_" + state.lower(), "raise exception 'no luck' using errcode = '%s'" % state)
+    with folder() as where, Server(where, store=patient(url)) as server, server.client() as c:
+        keys = ["first-%d" % i for i in range(20)] + ["bad"] + ["last-%d" % i for i in range(20)]
+        c.raw(b"".join(encode("BEGIN", "locks", key) for key in keys))
+        answers = {key: c.read() for key in keys}
+        bad = answers.pop("bad")
+        assert {answer[0] for answer in answers.values()} == {"started"}, answers
+        assert bad[0] == "busy"  # as if somebody held its row
+        assert sql("select count(*), count(*) filter (where id = 'bad') from idem.idem_record") == "40|0"
+
+
+def test_a_session_that_ends_in_the_middle_of_a_batch_is_lost_and_nothing_of_it_stored(postgres):
+    url, sql = failing(postgres, "ended", "perform pg_terminate_backend(pg_backend_pid())")
+    assert "cannot tell whether it was stored: postgres: the connection was lost" in idem("begin", "a", "bad", "--store", patient(url), code=21)
+    assert sql("select count(*) from idem.idem_record") == "0"
+    assert "started" in idem("begin", "a", "good", "--store", patient(url))
+
+
+def test_a_result_for_a_row_that_somebody_deleted_is_stale(postgres):
+    url, sql = failing(postgres, "gone", "null")
+    with folder() as where, Server(where, store=patient(url)) as server, server.client() as c:
+        fence = c("BEGIN", "gone", "1")[1]
+        sql("delete from idem.idem_record")
+        assert c("FINISH", "gone", "1", fence, "SUCCEEDED", "done")[0] == "stale"
+        assert sql("select count(*) from idem.idem_record") == "0"
+
+
+def test_what_others_notify_wakes_nobody_and_breaks_nothing(postgres):
+    url, sql = failing(postgres, "noise", "null")
+    with engines(patient(url)) as (one, two):
+        owner, waiter = one.client(), two.client()
+        fence = owner("BEGIN", "noise", "1")[1]
+        waiter.send("BEGIN", "noise", "1", "WAIT", 60000)
+        locks = "select count(*) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'"
+        assert wait_until(lambda: sql(locks) == "1")
+        for text in ("", "noise", "ab" * 33, "AB" * 32, "00" * 32):
+            sql("select pg_notify('idem_wake', '%s')" % text)
+        assert owner("FINISH", "noise", "1", fence, "SUCCEEDED", "done")[0] == "ok"
+        assert waiter.read()[4] == "done"
+
+
+def test_setting_up_postgres_where_that_is_impossible_says_what_is_missing(postgres):
+    postgres.sql("create role guest login")
+    postgres.sql("create database theirs")
+    url = "postgres://guest@127.0.0.1:%d/" % postgres.port
+    assert idem("store", "init", url + "theirs", code=20) == "idem: postgres: permission denied for database theirs; the grants are in docs/sql/README.md, Rights\n"
+    assert 'database "nowhere" does not exist; create the database first, or correct its name' in idem("store", "init", url + "nowhere", code=20)
+    assert "timeout_ms is a number from 10 to 600000" in idem("store", "init", url + "theirs?timeout_ms=5", code=2)
+    assert "run idem store init URL" in idem("store", "check", url + "theirs", code=20)
+
+
 # ---- settings and set-up ------------------------------------------------------
 
 
