@@ -567,6 +567,7 @@ def failing(postgres, name, then):
 
 @pytest.mark.parametrize("state,code,text", [
     ("53100", 23, "idem: postgres: no luck\n"), ("XX000", 20, "idem: postgres: no luck\n"), ("P0001", 20, "idem: postgres: no luck\n"),
+    ("42501", 20, "idem: postgres: no luck; the grants are in docs/sql/README.md, Rights\n"),
     ("3F000", 20, "idem: postgres: table idem.idem_record is missing; run idem store init URL, or sql/postgres.sql by hand\n")])
 def test_an_error_of_postgres_becomes_the_status_that_fits_it(postgres, state, code, text):
     url, sql = failing(postgres, "state_" + state.lower(), "raise exception E'no luck\nat all' using errcode = '%s'" % state)
