@@ -278,8 +278,18 @@ def test_a_redis_without_memory_is_full_whichever_way_it_says_so():
         assert text.startswith("redis HERE: ") and "OOM command not allowed" in text and code == FULL
 
 
+def test_a_redis_that_is_nearly_full_takes_no_claims_and_one_that_does_not_say_how_full_it_is_does():
+    facts = dict(maxmemory="1000", used_memory="950")
+    code, text = scripted("begin", "a", "b", INFO=ScriptedRedis.info(**facts), EVALSHA=array(b":0\r\n"))
+    assert code == FULL and text.startswith("redis HERE: 950 of maxmemory's 1000 bytes are used, so it takes no new records; raise maxmemory, or delete data of other programs")
+    facts["used_memory"] = "10"
+    for reply in (b":7\r\n", b"-NOPERM no\r\n", bulk("nothing")):
+        assert scripted("begin", "a", "b", INFO=lambda words: reply if len(words) > 1 else ScriptedRedis.info(**facts))[0] == 0
+
+
 def test_a_redis_that_became_a_replica_is_asked_again_and_not_used():
     redis = ScriptedRedis()
+
     def refuse(words):
         redis.replies["INFO"] = redis.info(role="slave")
         return b"-READONLY You can't write against a read only replica.\r\n"

@@ -589,6 +589,23 @@ def test_a_claim_that_cannot_be_locked_does_not_take_its_batch_along(postgres, s
         assert sql("select count(*), count(*) filter (where id = 'bad') from idem.idem_record") == "40|0"
 
 
+def test_what_a_batch_that_was_halved_says_of_each_claim_is_true(postgres):
+    """One claim cannot be locked, so that its batch is halved; another makes the transaction of its half fail."""
+    url, sql = failing(postgres, "halved", "raise exception 'no luck' using errcode = '55P03'")
+    sql("create function public.worse() returns trigger language plpgsql as $$ begin raise exception 'worse'; end $$;"
+        "create trigger worse before insert on idem.idem_record for each row when (new.id like 'worse%') execute function public.worse()")
+    with folder() as where, Server(where, store=patient(url)) as server, server.client() as c:
+        for turn in range(4):
+            keys = ["%s-%d-%d" % (word, turn, i) for i in range(12) for word in ("good", "fine")] + ["bad", "worse-%d" % turn]
+            c.raw(b"".join(encode("BEGIN", "halved", key) for key in keys))
+            answers = {key: c.read() for key in keys}
+            words = {key: answer.word if isinstance(answer, Exception) else answer[0] for key, answer in answers.items()}
+            assert words.pop("worse-%d" % turn) == "UNAVAILABLE" and words.pop("bad") in ("busy", "UNAVAILABLE")
+            assert set(words.values()) <= {"started", "UNAVAILABLE"}, words
+            there = sql("select string_agg(id, ' ') from (select convert_from(id, 'UTF8') as id from idem.idem_record where id like '%%-%d-%%') r" % turn)
+            assert sorted(there.split()) == sorted(key for key, word in words.items() if word == "started")
+
+
 def test_a_session_that_ends_in_the_middle_of_a_batch_is_lost_and_nothing_of_it_stored(postgres):
     url, sql = failing(postgres, "ended", "perform pg_terminate_backend(pg_backend_pid())")
     assert "cannot tell whether it was stored: postgres: the connection was lost" in idem("begin", "a", "bad", "--store", patient(url), code=21)
@@ -616,6 +633,18 @@ def test_what_others_notify_wakes_nobody_and_breaks_nothing(postgres):
         for text in ("", "noise", "ab" * 33, "AB" * 32, "00" * 32):
             sql("select pg_notify('idem_wake', '%s')" % text)
         assert owner("FINISH", "noise", "1", fence, "SUCCEEDED", "done")[0] == "ok"
+        assert waiter.read()[4] == "done"
+
+
+def test_a_duplicate_whose_session_for_waiting_ends_hears_of_the_result(postgres):
+    url, sql = failing(postgres, "unheard", "null")
+    with engines(patient(url)) as (one, two):
+        owner, waiter = one.client(), two.client()
+        fence = owner("BEGIN", "unheard", "1")[1]
+        waiter.send("BEGIN", "unheard", "1", "WAIT", 60000)
+        ended = "select count(pg_terminate_backend(pid)) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'"
+        assert wait_until(lambda: sql(ended) == "1")
+        assert owner("FINISH", "unheard", "1", fence, "SUCCEEDED", "done")[0] == "ok"
         assert waiter.read()[4] == "done"
 
 
