@@ -576,6 +576,15 @@ def test_an_error_of_postgres_becomes_the_status_that_fits_it(postgres, state, c
     assert "started" in idem("begin", "a", "good", "--store", patient(url))
 
 
+@pytest.mark.parametrize("level", ["info", "warning"])
+def test_a_message_of_a_trigger_is_no_error(postgres, level):
+    """A warning may mean that the wait for a standby was cancelled, so the commit is confirmed."""
+    url, sql = failing(postgres, "told_" + level, "raise %s 'no luck'" % level)
+    told = idem("begin", "a", "bad", "--store", patient(url))
+    assert "started" in told and "no luck" not in told
+    assert sql("select count(*) from idem.idem_record") == "1"
+
+
 @pytest.mark.parametrize("state", ["53200", "40P01", "55P03"])
 def test_a_claim_that_cannot_be_locked_does_not_take_its_batch_along(postgres, state):
     url, sql = failing(postgres, "lock_" + state.lower(), "raise exception 'no luck' using errcode = '%s'" % state)
@@ -692,6 +701,14 @@ def test_a_weak_synchronous_commit_is_made_on_in_our_session(postgres, level):
         postgres.sql("alter system reset synchronous_commit")
         postgres.sql("select pg_reload_conf()")
         assert wait_until(lambda: postgres.sql("show synchronous_commit") == "on")
+
+
+def test_a_synchronous_commit_that_is_stronger_than_on_stays_as_it_is(postgres):
+    url, sql = failing(postgres, "stronger", "perform 1 / (current_setting('synchronous_commit') = 'remote_apply')::int")
+    sql("alter database stronger set synchronous_commit = remote_apply")
+    assert "started" in idem("begin", "a", "bad", "--store", patient(url))
+    sql("alter database stronger set synchronous_commit = local")
+    assert idem("begin", "b", "bad", "--store", patient(url), code=20) == "idem: postgres: division by zero\n"
 
 
 def test_a_standby_of_postgres_is_refused(postgres):
