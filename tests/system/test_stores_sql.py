@@ -550,121 +550,149 @@ def test_a_number_out_of_range_makes_one_record_corrupt_and_no_other(url, column
 # ---- errors that PostgreSQL reports -----------------------------------------
 
 
-def failing(postgres, name, then):
-    """The URL of a database in which a write of the id "bad" does this, and how to ask it in SQL."""
-    postgres.sql("create database " + name)
-    url = postgres.url.replace("/postgres", "/" + name)
-    idem("store", "init", url)
+class Failing:
+    """A database in which a write of an id does what the id says: raise-53100, warning-1, end-1."""
+    trigger = """
+        create function public.fail() returns trigger language plpgsql as $$
+        declare word text := convert_from(new.id, 'UTF8');
+        begin
+            if word like 'raise-%' then raise exception E'no luck\\nat all' using errcode = right(word, 5);
+            elsif word like 'info-%' then raise info 'no luck';
+            elsif word like 'warning-%' then raise warning 'no luck';
+            elsif word like 'end-%' then perform pg_terminate_backend(pg_backend_pid());
+            elsif word like 'apply-%' then perform 1 / (current_setting('synchronous_commit') = 'remote_apply')::int;
+            end if;
+            return new;
+        end $$;
+        create trigger fail before insert or update on idem.idem_record for each row execute function public.fail()"""
 
-    def sql(text):
-        return subprocess.run([postgres.bin + "psql", "-qAt", "-v", "ON_ERROR_STOP=1", url, "-c", text], check=True, stdout=subprocess.PIPE,
-                              text=True).stdout.strip()
+    def __init__(self, postgres):
+        self.server = postgres
+        postgres.sql("create database failing")
+        self.url = patient(postgres.url.replace("/postgres", "/failing"))
+        idem("store", "init", self.url)
+        self.sql(self.trigger)
 
-    sql("create function public.bad() returns trigger language plpgsql as $$ begin if new.id = 'bad' then %s; end if; return new; end $$;"
-        "create trigger bad before insert or update on idem.idem_record for each row execute function public.bad()" % then)
-    return url, sql
+    def sql(self, text):
+        url = self.server.url.replace("/postgres", "/failing")
+        return subprocess.run([self.server.bin + "psql", "-qAt", "-v", "ON_ERROR_STOP=1", url, "-c", text], check=True,
+                              stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    def ids(self, scope):
+        """The ids of the records that are there."""
+        return set(self.sql("select convert_from(id, 'UTF8') from idem.idem_record where scope = '%s'" % scope).split())
+
+
+@pytest.fixture(scope="module")
+def failing(postgres):
+    return Failing(postgres)
 
 
 @pytest.mark.parametrize("state,code,text", [
     ("53100", 23, "idem: postgres: no luck\n"), ("XX000", 20, "idem: postgres: no luck\n"), ("P0001", 20, "idem: postgres: no luck\n"),
     ("42501", 20, "idem: postgres: no luck; the grants are in docs/sql/README.md, Rights\n"),
     ("3F000", 20, "idem: postgres: table idem.idem_record is missing; run idem store init URL, or sql/postgres.sql by hand\n")])
-def test_an_error_of_postgres_becomes_the_status_that_fits_it(postgres, state, code, text):
-    url, sql = failing(postgres, "state_" + state.lower(), "raise exception E'no luck\nat all' using errcode = '%s'" % state)
-    assert idem("begin", "a", "bad", "--store", patient(url), code=code) == text
-    assert sql("select count(*) from idem.idem_record") == "0"
-    assert "started" in idem("begin", "a", "good", "--store", patient(url))
+def test_an_error_of_postgres_becomes_the_status_that_fits_it(failing, state, code, text):
+    assert idem("begin", state, "raise-" + state, "--store", failing.url, code=code) == text
+    assert "started" in idem("begin", state, "good", "--store", failing.url)
+    assert failing.ids(state) == {"good"}
 
 
 @pytest.mark.parametrize("level", ["info", "warning"])
-def test_a_message_of_a_trigger_is_no_error(postgres, level):
+def test_a_message_of_a_trigger_is_no_error(failing, level):
     """A warning may mean that the wait for a standby was cancelled, so the commit is confirmed."""
-    url, sql = failing(postgres, "told_" + level, "raise %s 'no luck'" % level)
-    told = idem("begin", "a", "bad", "--store", patient(url))
+    told = idem("begin", level, level + "-1", "--store", failing.url)
     assert "started" in told and "no luck" not in told
-    assert sql("select count(*) from idem.idem_record") == "1"
+    assert failing.ids(level) == {level + "-1"}
 
 
 @pytest.mark.parametrize("state", ["53200", "40P01", "55P03"])
-def test_a_claim_that_cannot_be_locked_does_not_take_its_batch_along(postgres, state):
-    url, sql = failing(postgres, "lock_" + state.lower(), "raise exception 'no luck' using errcode = '%s'" % state)
-    with folder() as where, Server(where, store=patient(url)) as server, server.client() as c:
-        keys = ["first-%d" % i for i in range(20)] + ["bad"] + ["last-%d" % i for i in range(20)]
-        c.raw(b"".join(encode("BEGIN", "locks", key) for key in keys))
+def test_a_claim_that_cannot_be_locked_does_not_take_its_batch_along(failing, state):
+    with folder() as where, Server(where, store=failing.url) as server, server.client() as c:
+        good, bad = ["%d" % i for i in range(40)], "raise-" + state
+        keys = good[:20] + [bad] + good[20:]
+        c.raw(b"".join(encode("BEGIN", "lock-" + state, key) for key in keys))
         answers = {key: c.read() for key in keys}
-        bad = answers.pop("bad")
+        assert answers.pop(bad)[0] == "busy"  # as if somebody held its row
         assert {answer[0] for answer in answers.values()} == {"started"}, answers
-        assert bad[0] == "busy"  # as if somebody held its row
-        assert sql("select count(*), count(*) filter (where id = 'bad') from idem.idem_record") == "40|0"
+        assert failing.ids("lock-" + state) == set(good)
 
 
-def test_what_a_batch_that_was_halved_says_of_each_claim_is_true(postgres):
+def test_what_a_batch_that_was_halved_says_of_each_claim_is_true(failing):
     """One claim cannot be locked, so that its batch is halved; another makes the transaction of its half fail."""
-    url, sql = failing(postgres, "halved", "raise exception 'no luck' using errcode = '55P03'")
-    sql("create function public.worse() returns trigger language plpgsql as $$ begin raise exception 'worse'; end $$;"
-        "create trigger worse before insert on idem.idem_record for each row when (new.id like 'worse%') execute function public.worse()")
-    with folder() as where, Server(where, store=patient(url)) as server, server.client() as c:
+    with folder() as where, Server(where, store=failing.url) as server, server.client() as c:
         for turn in range(4):
-            keys = ["%s-%d-%d" % (word, turn, i) for i in range(12) for word in ("good", "fine")] + ["bad", "worse-%d" % turn]
-            c.raw(b"".join(encode("BEGIN", "halved", key) for key in keys))
+            scope = "halved-%d" % turn
+            keys = ["%d" % i for i in range(24)] + ["raise-55P03", "raise-XX000"]
+            c.raw(b"".join(encode("BEGIN", scope, key) for key in keys))
             answers = {key: c.read() for key in keys}
             words = {key: answer.word if isinstance(answer, Exception) else answer[0] for key, answer in answers.items()}
-            assert words.pop("worse-%d" % turn) == "UNAVAILABLE" and words.pop("bad") in ("busy", "UNAVAILABLE")
+            assert words.pop("raise-XX000") == "UNAVAILABLE" and words.pop("raise-55P03") in ("busy", "UNAVAILABLE")
             assert set(words.values()) <= {"started", "UNAVAILABLE"}, words
-            there = sql("select string_agg(id, ' ') from (select convert_from(id, 'UTF8') as id from idem.idem_record where id like '%%-%d-%%') r" % turn)
-            assert sorted(there.split()) == sorted(key for key, word in words.items() if word == "started")
+            assert failing.ids(scope) == {key for key, word in words.items() if word == "started"}
 
 
-def test_a_session_that_ends_in_the_middle_of_a_batch_is_lost_and_nothing_of_it_stored(postgres):
-    url, sql = failing(postgres, "ended", "perform pg_terminate_backend(pg_backend_pid())")
-    assert "cannot tell whether it was stored: postgres: the connection was lost" in idem("begin", "a", "bad", "--store", patient(url), code=21)
-    assert sql("select count(*) from idem.idem_record") == "0"
-    assert "started" in idem("begin", "a", "good", "--store", patient(url))
+def test_a_session_that_ends_in_the_middle_of_a_batch_is_lost_and_nothing_of_it_stored(failing):
+    told = idem("begin", "ended", "end-1", "--store", failing.url, code=21)
+    assert told.startswith("idem: cannot tell whether it was stored: postgres: the connection was lost")
+    assert "started" in idem("begin", "ended", "good", "--store", failing.url)
+    assert failing.ids("ended") == {"good"}
 
 
-def test_a_result_for_a_row_that_somebody_deleted_is_stale(postgres):
-    url, sql = failing(postgres, "gone", "null")
-    with folder() as where, Server(where, store=patient(url)) as server, server.client() as c:
+def test_a_result_for_a_row_that_somebody_deleted_is_stale(failing):
+    with folder() as where, Server(where, store=failing.url) as server, server.client() as c:
         fence = c("BEGIN", "gone", "1")[1]
-        sql("delete from idem.idem_record")
+        failing.sql("delete from idem.idem_record where scope = 'gone'")
         assert c("FINISH", "gone", "1", fence, "SUCCEEDED", "done")[0] == "stale"
-        assert sql("select count(*) from idem.idem_record") == "0"
+        assert failing.ids("gone") == set()
 
 
-def test_what_others_notify_wakes_nobody_and_breaks_nothing(postgres):
-    url, sql = failing(postgres, "noise", "null")
-    with engines(patient(url)) as (one, two):
+def test_a_search_that_meets_a_damaged_row_says_so(failing):
+    assert "started" in idem("begin", "damaged", "1", "--store", failing.url)
+    failing.sql("update idem.idem_record set type = 300 where scope = 'damaged'")
+    told = idem("find", "nothing", "--store", failing.url, code=16)  # it reads only what has this id
+    assert "no record with this id" in told
+    assert re.fullmatch("idem: damaged row in idem_record: a number is out of range; key_hash [0-9a-f]{64}\n",
+                        idem("find", "1", "--store", failing.url, code=25))
+    failing.sql("delete from idem.idem_record where scope = 'damaged'")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["is-told-nonsense", "ends"])
+def test_a_duplicate_hears_of_the_result_whatever_happens_to_its_session_for_waiting(failing, ends):
+    scope = "unheard-%d" % ends
+    waits = "pid from pg_locks where locktype = 'advisory' and mode = 'ShareLock' and " \
+            "database = (select oid from pg_database where datname = current_database())"
+    with engines(failing.url) as (one, two):
         owner, waiter = one.client(), two.client()
-        fence = owner("BEGIN", "noise", "1")[1]
-        waiter.send("BEGIN", "noise", "1", "WAIT", 60000)
-        locks = "select count(*) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'"
-        assert wait_until(lambda: sql(locks) == "1")
-        for text in ("", "noise", "ab" * 33, "AB" * 32, "00" * 32):
-            sql("select pg_notify('idem_wake', '%s')" % text)
-        assert owner("FINISH", "noise", "1", fence, "SUCCEEDED", "done")[0] == "ok"
+        fence = owner("BEGIN", scope, "1")[1]
+        waiter.send("BEGIN", scope, "1", "WAIT", 60000)
+        assert wait_until(lambda: failing.sql("select " + waits))
+        if ends:
+            failing.sql("select pg_terminate_backend(pid) from (select %s) w" % waits)
+        else:
+            failing.sql("select pg_notify('idem_wake', word) from unnest(array['', 'noise', repeat('ab', 33), repeat('AB', 32), repeat('00', 32)]) word")
+        assert owner("FINISH", scope, "1", fence, "SUCCEEDED", "done")[0] == "ok"
         assert waiter.read()[4] == "done"
 
 
-def test_a_duplicate_whose_session_for_waiting_ends_hears_of_the_result(postgres):
-    url, sql = failing(postgres, "unheard", "null")
-    with engines(patient(url)) as (one, two):
-        owner, waiter = one.client(), two.client()
-        fence = owner("BEGIN", "unheard", "1")[1]
-        waiter.send("BEGIN", "unheard", "1", "WAIT", 60000)
-        ended = "select count(pg_terminate_backend(pid)) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'"
-        assert wait_until(lambda: sql(ended) == "1")
-        assert owner("FINISH", "unheard", "1", fence, "SUCCEEDED", "done")[0] == "ok"
-        assert waiter.read()[4] == "done"
+def test_a_synchronous_commit_that_is_stronger_than_on_stays_as_it_is(failing):
+    try:
+        failing.sql("alter database failing set synchronous_commit = remote_apply")
+        assert "started" in idem("begin", "stronger", "apply-1", "--store", failing.url)
+        failing.sql("alter database failing set synchronous_commit = local")
+        assert idem("begin", "stronger", "apply-2", "--store", failing.url, code=20) == "idem: postgres: division by zero\n"
+    finally:
+        failing.sql("alter database failing reset synchronous_commit")
 
 
-def test_setting_up_postgres_where_that_is_impossible_says_what_is_missing(postgres):
-    postgres.sql("create role guest login")
-    postgres.sql("create database theirs")
-    url = "postgres://guest@127.0.0.1:%d/" % postgres.port
-    assert idem("store", "init", url + "theirs", code=20) == "idem: postgres: permission denied for database theirs; the grants are in docs/sql/README.md, Rights\n"
-    assert 'database "nowhere" does not exist; create the database first, or correct its name' in idem("store", "init", url + "nowhere", code=20)
-    assert "timeout_ms is a number from 10 to 600000" in idem("store", "init", url + "theirs?timeout_ms=5", code=2)
-    assert "run idem store init URL" in idem("store", "check", url + "theirs", code=20)
+def test_setting_up_postgres_where_that_is_impossible_says_what_is_missing(failing):
+    failing.sql("create role guest login")
+    url = failing.url.replace("idem:secret", "guest")
+    told = idem("store", "init", url, code=20)
+    assert told.startswith("idem: postgres: permission denied for ") and told.endswith("; the grants are in docs/sql/README.md, Rights\n"), told
+    assert 'database "nowhere" does not exist; create the database first, or correct its name' in idem(
+        "store", "init", url.replace("/failing", "/nowhere"), code=20)
+    assert "timeout_ms is a number from 10 to 600000" in idem("store", "init", url.replace("=20000", "=5"), code=2)
 
 
 # ---- settings and set-up ------------------------------------------------------
@@ -701,14 +729,6 @@ def test_a_weak_synchronous_commit_is_made_on_in_our_session(postgres, level):
         postgres.sql("alter system reset synchronous_commit")
         postgres.sql("select pg_reload_conf()")
         assert wait_until(lambda: postgres.sql("show synchronous_commit") == "on")
-
-
-def test_a_synchronous_commit_that_is_stronger_than_on_stays_as_it_is(postgres):
-    url, sql = failing(postgres, "stronger", "perform 1 / (current_setting('synchronous_commit') = 'remote_apply')::int")
-    sql("alter database stronger set synchronous_commit = remote_apply")
-    assert "started" in idem("begin", "a", "bad", "--store", patient(url))
-    sql("alter database stronger set synchronous_commit = local")
-    assert idem("begin", "b", "bad", "--store", patient(url), code=20) == "idem: postgres: division by zero\n"
 
 
 def test_a_standby_of_postgres_is_refused(postgres):
