@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -676,6 +677,17 @@ class ZooKeeper(Server):
                 return s.makefile("rb").read().decode(errors="replace")
         except OSError:
             return ""
+
+    def make(self, path, data):
+        """Make a node, in a session of its own."""
+        text = lambda value: struct.pack(">i", len(value)) + value  # noqa: E731
+        hello = struct.pack(">iqiq", 0, 0, 4000, 0) + text(bytes(16))
+        order = struct.pack(">ii", 1, 1) + text(path.encode()) + text(data) + struct.pack(">ii", 1, 31) + text(b"world") + text(b"anyone") + bytes(4)
+        with socket.create_connection((self.host, self.port), 10) as s, s.makefile("rb") as replies:
+            for message in (hello, order):
+                s.sendall(text(message))
+                reply = replies.read(int.from_bytes(replies.read(4), "big"))
+        assert reply[12:16] == bytes(4), reply
 
     def leads(self):
         return self.process.poll() is None and "Mode: leader" in self.says("srvr")

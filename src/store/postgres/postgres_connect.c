@@ -71,12 +71,18 @@ take_notice(void *arg, const PGresult *result)
         self->warned = true;
 }
 
-/* Make the message one line, without the newline at the end of libpq's
- * messages. */
+/* The length of the first line: libpq's messages end in a newline, and those of
+ * a trigger may have several. */
+static int
+line_len(const char *text)
+{
+    return (int)strcspn(text, "\n");
+}
+
 static enum idem_status
 fail_text(enum idem_status status, const char *text, struct idem_error *err)
 {
-    int len = (int)strcspn(text, "\n");
+    int len = line_len(text);
 
     return idem__fail(err, status, "postgres: %.*s", len,
                       len > 0 ? text : "the connection is lost");
@@ -99,9 +105,9 @@ idem__postgres_fail(struct postgres_store *self, const PGresult *result,
                           "idem store init URL, or sql/postgres.sql by hand");
     if (strcmp(state, "42501") == 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "postgres: %.120s; the grants are in "
+                          "postgres: %.*s; the grants are in "
                           "docs/sql/README.md, Rights",
-                          text);
+                          line_len(text) < 120 ? line_len(text) : 120, text);
     if (strcmp(state, "53100") == 0)
         return fail_text(IDEM_ERR_FULL, text, err);
     return fail_text(IDEM_ERR_UNAVAILABLE, text, err);
