@@ -598,6 +598,16 @@ def test_an_error_of_postgres_becomes_the_status_that_fits_it(failing, state, co
     assert failing.ids(state) == {"good"}
 
 
+def test_an_error_of_mariadb_has_one_line(mariadb):
+    idem("store", "init", mariadb.url)
+    run_sql(mariadb.url, "create trigger fail before insert on idem_record for each row "
+            "signal sqlstate '45000' set message_text = 'no luck\nat all'")
+    try:
+        assert idem("begin", "lines", "1", "--store", patient(mariadb.url), code=20) == "idem: mysql: no luck (1644)\n"
+    finally:
+        run_sql(mariadb.url, "drop trigger fail")
+
+
 @pytest.mark.parametrize("level", ["info", "warning"])
 def test_a_message_of_a_trigger_is_no_error(failing, level):
     """A warning may mean that the wait for a standby was cancelled, so the commit is confirmed."""
