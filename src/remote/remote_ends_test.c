@@ -1,6 +1,6 @@
 /*
  * remote_ends_test.c - how operations of a client end that get no reply, and
- * how connecting ends: waits, an engine that is closed, servers that
+ * how connecting ends: listings, waits, an engine that is closed, servers that
  * stop, that are silent or that take no connections.
  * Waits more than it works.
  */
@@ -86,6 +86,42 @@ finish(const char *id, uint64_t fence, struct idem_bytes result)
 
 /* ---- operations ------------------------------------------------------------
  */
+
+static bool
+no_record(void *arg, const struct idem_record *record)
+{
+    (void)arg;
+    (void)record;
+    return true;
+}
+
+static void
+a_listing_that_gets_no_reply_changed_nothing(void **state)
+{
+    struct idem_cursor cursor = {"0"};
+    struct idem_error err = {0};
+    struct served served;
+    struct proxy proxy;
+    struct idem_engine *engine;
+    char url[400];
+
+    (void)state;
+    served_start(&served, "memory:", NULL);
+    proxy_start(&proxy, &served);
+    snprintf(url, sizeof(url), "%s?timeout_ms=600", proxy.url);
+    engine = served_open(url);
+    atomic_store(&proxy.swallow, true);
+    assert_int_equal(
+        idem_scan(engine, NULL, &cursor, 10, no_record, NULL, &err),
+        IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(err.status, IDEM_ERR_UNAVAILABLE);
+    assert_string_equal(cursor.text, "0"); /* unchanged */
+    if (!strstr(err.text, "nothing was changed"))
+        fail_msg("%s", err.text);
+    idem_close(engine);
+    proxy_stop(&proxy);
+    served_stop(&served);
+}
 
 static void
 each_of_many_that_wait_gets_the_result(void **state)
@@ -420,6 +456,7 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_listing_that_gets_no_reply_changed_nothing),
         cmocka_unit_test(each_of_many_that_wait_gets_the_result),
         cmocka_unit_test(only_a_wait_is_cancelled),
         cmocka_unit_test(who_waits_at_a_server_that_stops_is_told),
