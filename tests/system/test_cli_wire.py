@@ -232,3 +232,12 @@ def test_id_goes_on_with_a_server_that_was_restarted():
         with Server(where) as server:
             second = subprocess.run([IDEM, "id", "segment:orders", "--server", server.socket], capture_output=True, text=True, timeout=60)
     assert first.returncode == second.returncode == 0 and int(second.stdout) > int(first.stdout), (first, second)
+
+
+def test_fewer_ids_than_were_asked_for_are_an_error(fake):
+    """A script would go on without an id."""
+    for reply, printed in ((b"+OK\r\n", ""), (b"*1\r\n$3\r\nids\r\n", ""), (b"*2\r\n$3\r\nids\r\n$1\r\n7\r\n", "7\n"), (b":7\r\n", "")):
+        server = fake(lambda words: info() if words == ["INFO"] else reply)
+        code, out, said = idem(server, "id", "uid", "-n", "2")
+        assert code == 26 and out == printed and "unexpected reply" in said, (reply, code, out, said)
+        os.unlink(server.path)
