@@ -44,7 +44,9 @@ utf8_len(const uint8_t *at, size_t left)
     return len;
 }
 
-/* Control characters, C1 ones, and marks that change the direction of text. */
+/* Control characters, C1 ones, characters without width, and marks that end a
+ * line or change the direction of text: U+200B to 200F, 2028 to 202F, and from
+ * 2060 on. Dashes, quotes and the ellipsis are between them. */
 static bool
 harmless(const uint8_t *at, size_t len)
 {
@@ -53,7 +55,8 @@ harmless(const uint8_t *at, size_t len)
     if (len == 2 && at[0] == 0xc2 && at[1] < 0xa0)
         return false;
     if (len == 3 && at[0] == 0xe2 &&
-        ((at[1] == 0x80 && at[2] >= 0x8b && at[2] <= 0xaf) ||
+        ((at[1] == 0x80 && at[2] >= 0x8b && at[2] <= 0x8f) ||
+         (at[1] == 0x80 && at[2] >= 0xa8 && at[2] <= 0xaf) ||
          (at[1] == 0x81 && at[2] >= 0xa0)))
         return false;
     return true;

@@ -75,6 +75,11 @@ no_bytes_control_a_terminal(void **state)
         {"\xe2\x80\x8b", "\\xe2\\x80\\x8b"}, /* of no width */
         {"\xe2\x80\xae", "\\xe2\\x80\\xae"}, /* right to left */
         {"\xe2\x81\xa6", "\\xe2\\x81\\xa6"}, /* isolates a direction */
+        {"\xe2\x80\x93 \xe2\x80\x9cquoted\xe2\x80\x9d \xe2\x80\xa6", NULL},
+        {"\xe2\x80\xa8", "\\xe2\\x80\\xa8"}, /* ends a line */
+        {"\xe2\x80\x8f", "\\xe2\\x80\\x8f"}, /* right to left */
+        {"\xe2\x80\xa7", NULL},
+        {"\xe2\x80\x90", NULL},
         {"\xe2\x80\xb0 \xe2\x81\x84 \xe2\x82\xac", NULL}, /* others near them */
         {"\x80", "\\x80"},                                /* not a beginning */
         {"\xc1\x81", "\\xc1\\x81"}, /* too long for its value */
