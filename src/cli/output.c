@@ -155,16 +155,22 @@ cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes)
 
 static bool incomplete;
 
-bool
-cli_json_whole(void)
+static void
+tell_incomplete(void)
 {
-    if (!idem__json_starved())
-        return true;
     if (!incomplete)
         fputs("idem: out of memory for the output: if the command changes "
               "something, that may have been stored. Run it again\n",
               stderr);
     incomplete = true;
+}
+
+bool
+cli_json_whole(void)
+{
+    if (!idem__json_starved())
+        return true;
+    tell_incomplete();
     return false;
 }
 
@@ -211,7 +217,7 @@ cli_text_end(const char *name)
     uint8_t *room;
     ssize_t got;
 
-    if (real_stdout < 0 || !object) {
+    if (real_stdout < 0) {
         json_decref(object);
         return;
     }
@@ -223,8 +229,13 @@ cli_text_end(const char *name)
     dup2(real_stdout, STDOUT_FILENO);
     close(real_stdout);
     real_stdout = -1;
-    cli_json_bytes(object, name, (struct idem_bytes){text.data, text.len});
-    cli_json_print(object);
+    if (text.lacks) {
+        tell_incomplete();
+        json_decref(object);
+    } else {
+        cli_json_bytes(object, name, (struct idem_bytes){text.data, text.len});
+        cli_json_print(object); /* tells it too, if there is no object */
+    }
     idem_buf_clear(&text);
 }
 
