@@ -128,6 +128,19 @@ def test_many_doubts_are_settled_with_a_verdict_each(idem):
         assert ask("doubts") == "" and ask("settle", "--as", "failed", "--all", "--dry-run") == ""
 
 
+def test_a_doubt_that_cannot_be_settled_says_why(idem):
+    with open(os.open(idem.where + "/credentials", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+        f.write("ann s3cret view\nops s3cret operate\n")
+    with Server(idem.where, "--credentials", idem.where + "/credentials") as server, server.client() as c:
+        assert c("AUTH", "ops", "s3cret") == "OK" and c("BEGIN", "shop", "a", "LEASE", 20)[0] == "started"
+        assert wait_until(lambda: c("BEGIN", "shop", "a")[0] == "doubt")
+        settle = ["settle", "--as", "failed", "--all", "--yes", "--server", "idem+unix:" + server.socket]
+        told = json.loads(idem(*settle, "--json", code=1, store=False, IDEM_AUTH="ann:s3cret"))
+        assert (told["scope"], told["id"]) == ("shop", "a") and told["verdict"] != "settled" and "operate" in told["text"], told
+        assert idem(*settle, code=1, store=False, IDEM_AUTH="ann:s3cret") == "%s shop a: %s\n" % (told["verdict"], told["text"])
+        assert idem.said == "idem: 0 of 1 doubts settled\n" and c("GET", "shop", "a")[8] == "executing"
+
+
 def test_a_list_on_a_terminal_has_ages_and_colours(idem):
     idem.begun("work", "--lease", "10m")
     idem("settle", "s", "over")
