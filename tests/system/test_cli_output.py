@@ -249,3 +249,45 @@ def test_a_reader_that_is_gone_does_not_stop_a_command(idem):
     os.close(theirs)
     assert run.returncode == 3 and run.stderr == b"", run
     assert idem("run", "s", "i", "--", "sh", "-c", "echo one; echo two; exit 3", code=3) == "one\ntwo\n"
+
+
+# ---- manuals and completion -----------------------------------------------------------------------------------------------------
+
+def commands_of(idem):
+    return [c for c in re.findall(r"^  ([a-z]+) ", idem("--help"), re.M) if c != "help"]
+
+
+@pytest.mark.parametrize("page,section,names", [("settle", 1, ["as", "http", "reason"]), ("gateway", 1, ["upstream", "auth-request"]),
+                                                ("idem.conf", 5, ["store", "max-result"]), ("idem-gateway.conf", 5, ["upstream", "host"])])
+def test_a_manual_is_a_page_that_man_can_show(idem, page, section, names):
+    text = idem("help", "--man", page)
+    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-P-c"], input=text, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    plain = re.sub(r".\x08", "", done.stdout)
+    assert re.match(r"(?i)%s\(%d\)" % (re.escape(page if section == 5 else "idem-" + page), section), plain), plain[:200]
+    for name in names:
+        assert re.search(r"^ +%s%s " % ("(?:-., )?--" if section == 1 else "", name), plain, re.M), name
+    for flag in ("config", "check", "print-config"):
+        assert section == 1 or not re.search(r"^ +%s = " % flag, plain, re.M), "it is no line of the file"
+    assert idem("help", "--man", "nonsense", code=2) == "" and "there is no command" in idem.said
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_every_command_and_option(idem, shell):
+    script = idem("completion", shell)
+    flag = "--no-execute" if shell == "fish" else "-n"
+    done = subprocess.run([shell, flag], input=script, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert all(re.search(r"\b%s\b" % command, script) for command in commands_of(idem))
+    if shell == "fish":
+        part = "\n".join(line for line in script.splitlines() if "from consume'" in line)
+        offered = re.findall(r" -l (\S+)", part)
+        assert "-s n " in part and re.search(r" -l metrics -r -F ", part) and re.search(r"from lock' -l permits -s n -x ", script)
+    elif shell == "zsh":
+        part = re.search(r"^    consume\)\n(.*?);;", script, re.M | re.S).group(1)
+        offered = re.findall(r"--([a-z-]+)\[", part)
+        assert "'-n[" in part and re.search(r"'--metrics\[.*\]:FILE:_files'", part) and re.search(r"'\*--header\[", script)
+    else:
+        part = re.search(r"^ *consume\)(.*?);;", script, re.M | re.S).group(1)
+        offered = re.findall(r"--([a-z-]+)", part)
+    assert set(re.findall(r"^ +(?:-., )?--([a-z-]+)", idem("consume", "--help"), re.M)) - {"json", "help"} <= set(offered), offered
