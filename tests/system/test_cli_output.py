@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from lib import IDEM, Server, folder, on_a_terminal, wait_until
+from lib import IDEM, Process, Server, folder, on_a_terminal, wait_until
 
 
 class Cli:
@@ -65,7 +65,7 @@ def test_what_follows_from_an_option_alone_is_refused(idem):
     source = "redis-stream://127.0.0.1:1?stream=s&group=g"
     for args, text in ((("begin", "s", "i", "--fingerprint", "ab" * 32, "--payload", "x"), "give --fingerprint or --payload, not both"),
                        (("finish", "s", "i", "1", "failed", "r", "--kind", "xml"), '"xml" is not a kind'),
-                       (("audit", "--limit", "1001"), "--limit"),
+                       (("audit", "--count", "1001"), "--count"), (("audit", "--count", "0"), "--count"),
                        (("bench", "--clients", "4097"), "1 to 4096 clients"), (("bench", "--pipeline", "100000"), "a pipeline of 1 to"),
                        (("bench", "--server", "nonsense"), "is no address"), (("top", "--server", "nonsense"), "is no address"),
                        (("consume", source), "no handler is given"), (("consume", source, "--to", "http://h", "--", "true"), "not both"),
@@ -116,9 +116,9 @@ def test_many_doubts_are_settled_with_a_verdict_each(idem):
         assert re.search(r"\x1b\[1mAGE +TYPE +ATTEMPT +BEGUN +SCOPE ID \(LABEL\)\x1b\[0m\n", shown) and "shop b\\x1b\n" in shown, shown
         ask("settle", "--as", "failed", "--all", code=2, data="y\n")
         assert "this would settle 2 doubts as failed; look at them with --dry-run, then give --yes" in idem.said
-        for said in (b"", b"n\n", b"x\n"):
+        for said in (b"\x04", b"n\n", b"x\n"):
             ours, theirs = pty.openpty()
-            os.write(ours, said or b"\x04")
+            os.write(ours, said)
             done = subprocess.run([IDEM, "settle", "--as", "failed", "--all", "--server", server.socket], stdin=theirs, text=True, capture_output=True, timeout=60)
             os.close(ours), os.close(theirs)
             assert done.returncode != 0 and "Settle these 2 as failed?" in done.stderr, done
@@ -250,6 +250,80 @@ def test_a_reader_that_is_gone_does_not_stop_a_command(idem):
     assert run.returncode == 3 and run.stderr == b"", run
     assert idem("run", "s", "i", "--", "sh", "-c", "echo one; echo two; exit 3", code=3) == "one\ntwo\n"
 
+
+# ---- what a command finds ---------------------------------------------------------------------------------------------------------
+
+def test_a_run_of_what_was_done_otherwise_says_so(idem):
+    idem("settle", "s", "settled", "--as", "succeeded", "--result", "paid")
+    assert idem("run", "s", "settled", "--any-command", "--", "touch", idem.where + "/ran", code=10) == ""
+    assert idem.said == "idem: this was settled before, without a command's output\n"
+    for id, more in (("left", ["--no-replay", "--kind", "exec"]), ("odd", ["--kind", "exec"]), ("raw", [])):
+        idem("finish", "s", id, idem.begun(id), "succeeded", "no output of a command", *more)
+        assert idem("run", "s", id, "--any-command", "--", "touch", idem.where + "/ran", code=10) == ""
+        assert idem.said == "idem: this was finished before, without a command's output\n", id
+    idem("run", "s", "once", "--", "true")
+    idem("run", "s", "once", "--", "touch", idem.where + "/ran", code=13)
+    assert "s once was used for another command" in idem.said
+    idem.begun("busy", "--lease", "1h")
+    told = json.loads(idem("run", "s", "busy", "--any-command", "--json", "--", "touch", idem.where + "/ran", code=11))
+    assert told["verdict"] == "busy" and "is running right now; give --wait TIME" in idem.said
+    for flags, text in ((["--lease", "99ms"], "--lease must be at least 100ms"), (["--ttl", "0s"], "--ttl 0 makes no sense"), (["--keep", "1g"], "--keep must be at most")):
+        assert idem("run", "s", "new", *flags, "--", "touch", idem.where + "/ran", code=2) == "" and text in idem.said
+    assert not os.path.exists(idem.where + "/ran")
+
+
+def test_a_command_that_does_not_stop_is_killed_when_its_lock_is_lost(idem):
+    store = "sqlite:" + idem.where + "/db"
+    script = "trap '' TERM; touch %s/up; while :; do sleep 0.05; done" % idem.where
+    holder = subprocess.Popen([IDEM, "lock", "job", "--lease", "300ms", "--grace", "100ms", "--store", store, "--", "sh", "-c", script], stderr=subprocess.PIPE, text=True)
+    try:
+        assert wait_until(lambda: os.path.exists(idem.where + "/up"))
+        fence = json.loads(idem("get", "locks", "job", "--type", "lock", "--json", "--store", store))["fence"]
+        idem("unlock", "job", fence, "--store", store)
+        assert holder.wait(30) == 76 and 'lock "job" was lost; stopping the command' in holder.stderr.read()
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_a_token_says_what_became_of_it(idem):
+    token = idem("issue", "ann").strip()
+    assert idem("redeem", token, "ann", "--next", "--print", "verdict") == "redeemed\n"
+    assert idem("redeem", token, "ann", "--next", "--print", "verdict", code=17) == "duplicate\n"
+    assert idem("redeem", token, "ann", "--nonce", "xyz", code=2) == "" and "a nonce is 16 hex digits" in idem.said
+
+
+# ---- where it looks ---------------------------------------------------------------------------------------------------------------
+
+def test_an_address_may_be_a_port_and_a_file_may_have_any_name(idem):
+    name = idem.where + "/a file, 100% & more?.txt"
+    with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+        f.write("# mine\nops s3cret\n")
+    with open(os.open(idem.where + "/credentials", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+        f.write("ops s3cret operate\n")
+    with Server(idem.where, "--credentials", idem.where + "/credentials", listen=True) as server:
+        for address in (":%d" % server.port, "127.0.0.1:%d" % server.port, "[::ffff:127.0.0.1]:%d" % server.port, "idem://127.0.0.1:%d" % server.port):
+            assert idem("doubts", "--server", address, "--credentials", name, store=False) == "" and "no doubts at idem" in idem.said, address
+            assert name not in idem.said
+        assert idem("doubts", "--server", ":%d" % server.port, code=2, store=False) == ""
+    for wrong in ("localhost", "ftp://h:1", "127.0.0.1:0", "h:99999", "[::1", "relative/socket"):
+        assert idem("doubts", "--server", wrong, code=2, store=False) == "" and '"%s" is no address: give unix:PATH' % wrong in idem.said, wrong
+    assert idem("doubts", IDEM_SERVER="", code=2) == "" and "there is no folder" in idem.said, "an empty variable names no server"
+
+
+def test_a_sealed_store_needs_its_key_and_an_empty_variable_is_none(idem):
+    idem("begin", "s", "open", IDEM_SEAL_KEY="")
+    assert idem("get", "s", "open", code=0, IDEM_SEAL_KEY="").startswith("record\n")
+    assert idem("get", "s", "open", code=2, IDEM_SEAL_KEY="/nowhere/key") == "" and "/nowhere/key" in idem.said
+
+
+def test_who_has_a_journal_open_is_named(idem):
+    with Server(idem.where, store="journal:" + idem.journal) as server:
+        assert idem("get", "s", "i", code=20) == "" and ": ask that server: --server unix:%s" % server.socket in idem.said, idem.said
+        assert idem("id", "snowflake", "--store", "journal:" + idem.journal, code=20) == "" and "--server unix:" + server.socket in idem.said
+    other = ["serve", "--store", "journal:" + idem.journal, "--socket=" + idem.where + "/equals"]
+    with Process([IDEM, *other], ready=idem.where + "/equals"):
+        assert idem("get", "s", "i", code=20) == "" and "--server unix:%s/equals" % idem.where in idem.said, idem.said
 
 # ---- manuals and completion -----------------------------------------------------------------------------------------------------
 

@@ -241,3 +241,18 @@ def test_fewer_ids_than_were_asked_for_are_an_error(fake):
         code, out, said = idem(server, "id", "uid", "-n", "2")
         assert code == 26 and out == printed and "unexpected reply" in said, (reply, code, out, said)
         os.unlink(server.path)
+
+
+# ---- audit ----------------------------------------------------------------------------------------------------------------------
+
+def test_audit_shows_what_a_trail_says_and_a_dash_for_the_rest(fake):
+    lines = ['{"time":"t1","who":"ann","proposed_by":"bob","verb":"settle","scope":"s","id":"a","verdict":"settled","before":"doubt","after":"failed","reason":"r"}',
+             '{"time":"t2","who":"\\u001b[2J","verb":"rollback"}', "edited by hand"]
+    server = fake(lambda words: info() if words == ["INFO"] else b"*4\r\n" + bulk("entries") + b"".join(map(bulk, lines)))
+    code, out, said = idem(server, "audit", "--scope", "s", "--id", "a", "--count", "7")
+    assert code == 0 and said == "" and server.asked[-1] == ["AUDIT", "SCOPE", "s", "ID", "a", "COUNT", "7"], (server.asked, said)
+    assert out.splitlines() == ['t1 ann (proposed by bob) settle s a settled: doubt -> failed "r"', "t2 \\x1b[2J rollback - - -: - -> -", "- - - - - -: - -> -"], out
+    os.unlink(server.path)
+    refusing = fake(lambda words: info() if words == ["INFO"] else b"-NOPERM no right to operate\r\n")
+    code, out, said = idem(refusing, "audit")
+    assert code != 0 and out == "" and "no right to operate" in said, (code, said)
