@@ -125,3 +125,30 @@ def test_a_waiting_client_is_answered_when_the_server_stops(where):
         told = [waits.read(), waits.read()]
         assert "PONG" in told and any("CLOSED" in str(t) for t in told), told
         assert waits.ended()
+
+
+def test_a_second_signal_does_not_wait_for_a_delayed_answer(where):
+    with open(os.open(where + "/credentials", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+        f.write("ann s3cret use\n")
+    with Server(where, "--credentials", where + "/credentials", listen=True, store="memory:") as server, server.client(tcp=True) as wrong:
+        assert wrong("AUTH", "ann", "wrong").word == "WRONGPASS"
+        wrong.send("AUTH", "ann", "wrong")
+        assert wait_until(lambda: server.output().count("event=auth-failed") == 2), server.output()
+        server.send(signal.SIGTERM)
+        assert wait_until(lambda: "event=draining" in server.output())
+        server.send(signal.SIGTERM)
+        assert server.wait(30) == 0
+
+
+def test_only_the_wait_with_this_tag_is_cancelled(where):
+    with Server(where, store="memory:") as server, server.client() as waits, server.client() as works:
+        fence = works("BEGIN", "s", "1")[1]
+        for tag in (1, 2):
+            waits.send("BEGIN", "s", "1", "WAIT", "60000", "TAG", tag)
+        assert wait_until(lambda: figure(works, "parked") == 2)
+        waits.send("CANCEL", "2")
+        told = [waits.read(), waits.read()]
+        assert "OK" in told and any("CLOSED" in str(t) for t in told) and figure(works, "parked") == 1, told
+        assert waits("CANCEL", "2") == "OK" and waits("CANCEL", "7") == "OK", "there is no such wait, and that is fine"
+        assert works("FINISH", "s", "1", fence, "SUCCEEDED", "done")[0] == "ok"
+        assert "replay" in str(waits.read())
