@@ -1,4 +1,5 @@
-"""idem check: storms of repeated requests against services that are idempotent, that are not, and that only look so."""
+"""idem check: storms of repeated requests against services that are idempotent, that are not, and that only look so.
+Waits more than it works."""
 import contextlib
 import http.server
 import json

@@ -1,4 +1,4 @@
-"""How connections to a server end: without descriptors, without a login, behind a wait, and when the server stops."""
+"""How connections to a server end: without descriptors, without a login, behind a wait, and when the server stops. Waits more than it works."""
 import os
 import resource
 import signal
