@@ -60,7 +60,7 @@ class Patroni(servers.Server):
 
 class PostgresPatroni(Rig):
     """Every commit waits for a standby, and Patroni promotes no other one."""
-    faults = ("clean", "one-way", "flapping", "kill", "pause")
+    faults = Rig.faults
     hold = 2 * TTL  # at least; a standby takes over after TTL
     dcs = {"synchronous_mode": True, "synchronous_mode_strict": True}
 
