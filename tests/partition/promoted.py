@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import subprocess
 import urllib.request
 
@@ -14,10 +15,18 @@ from stores import RIGS, Rig
 TTL = 20  # the shortest that Patroni documents
 
 
+def dcs_of_this_version():
+    """Its section of the configuration, and etcd's flags. With etcd's API v3 Patroni before 3.0.3 loses writes: a leader that was
+    paused takes the key back from the one that was promoted meanwhile."""
+    said = subprocess.run(["patroni", "--version"], text=True, stdout=subprocess.PIPE, check=True).stdout
+    old = tuple(map(int, re.findall(r"\d+", said)[:3])) < (3, 0, 3)
+    return ("etcd", ["--enable-v2=true"]) if old else ("etcd3", [])
+
+
 class Patroni(servers.Server):
     """And the PostgreSQL that it starts. Both are in a process namespace as in a container: there Patroni is process 1, and reaps."""
 
-    def __init__(self, name, machine, etcds, dcs):
+    def __init__(self, name, machine, section, etcds, dcs):
         super().__init__("patroni", machine=machine)
         self.owner = pwd.getpwnam("postgres")
         os.chown(self.folder, self.owner.pw_uid, self.owner.pw_gid)
@@ -31,7 +40,7 @@ class Patroni(servers.Server):
             json.dump({
                 "scope": "idem", "name": name,
                 "restapi": dict.fromkeys(("listen", "connect_address"), "%s:%d" % (self.host, self.rest)),
-                "etcd3": {"hosts": ["%s:%d" % (e.host, e.port) for e in etcds]},
+                section: {"hosts": ["%s:%d" % (e.host, e.port) for e in etcds]},
                 "bootstrap": {"dcs": dcs, "initdb": [{"encoding": "UTF8"}, {"locale": "C"}, "no-sync"]},
                 "postgresql": {
                     **dict.fromkeys(("listen", "connect_address"), "%s:%d" % (self.host, self.port)),
@@ -52,6 +61,17 @@ class Patroni(servers.Server):
             return answer.status == 200
         return False
 
+    def watchers(self):
+        """Patroni's own processes."""
+        def command(pid):
+            with contextlib.suppress(OSError), open("/proc/%d/cmdline" % pid) as f:
+                return f.read()
+            return ""
+        return [pid for pid in self.machine.pids() if "/usr/bin/patroni\0" in command(pid)]
+
+    def is_writable(self):
+        return self.sql("select pg_is_in_recovery()") == "f"
+
     def sql(self, text):
         done = subprocess.run([self.bin + "psql", "-qAt", self.url + "?connect_timeout=2", "-c", text], text=True, timeout=20,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -60,16 +80,17 @@ class Patroni(servers.Server):
 
 class PostgresPatroni(Rig):
     """Every commit waits for a standby, and Patroni promotes no other one."""
-    faults = Rig.faults
+    faults = (*Rig.faults, "hang")
     hold = 2 * TTL  # at least; a standby takes over after TTL
     dcs = {"synchronous_mode": True, "synchronous_mode_strict": True}
 
     def __init__(self, dice):
         hosts = [servers.machines("patroni") for _ in range(3)]
-        self.etcds = servers.Etcds(hosts)
+        section, flags = dcs_of_this_version()
+        self.etcds = servers.Etcds(hosts, flags)
         dcs = {"ttl": TTL, "loop_wait": 2, "retry_timeout": 5, **self.dcs,
                "postgresql": {"use_pg_rewind": True, "parameters": {"max_connections": 120, "shared_buffers": "64MB"}}}
-        self.nodes = [Patroni("p%d" % (i + 1), host, self.etcds.nodes, dcs) for i, host in enumerate(hosts)]
+        self.nodes = [Patroni("p%d" % (i + 1), host, section, self.etcds.nodes, dcs) for i, host in enumerate(hosts)]
         self.wait_for_all()
         self.urls = ["postgres://idem:secret@%s/postgres?target_session_attrs=read-write"
                      % ",".join("%s:%d" % (node.host, node.port) for node in self.nodes)]
@@ -90,8 +111,8 @@ class PostgresPatroni(Rig):
 
     def is_whole(self):
         primary = next((node for node in self.nodes if node.says("primary")), None)
-        states = primary.sql("select sync_state from pg_stat_replication where state = 'streaming' order by 1").split() if primary else []
-        return states == (["async", "sync"] if self.dcs else ["async", "async"])
+        streaming = primary and primary.sql("select count(*) from pg_stat_replication where state = 'streaming'") == "2"
+        return streaming and (not self.dcs or any(node.says("sync") for node in self.nodes))  # it may take over
 
 
 class PostgresPatroniAsync(PostgresPatroni):
