@@ -762,12 +762,12 @@ class Etcd(Server):
 
 
 class Etcds:
-    """A cluster of three."""
+    """A cluster of three, on these machines or on machines of their own."""
 
-    def __init__(self):
-        peers = [(machines("etcd"), free_port()) for _ in range(3)]
+    def __init__(self, hosts=None, flags=()):
+        peers = [(host, free_port()) for host in hosts or [machines("etcd") for _ in range(3)]]
         all = ",".join("e%d=http://%s:%d" % (i, host.address, port) for i, (host, port) in enumerate(peers))
-        self.nodes = [Etcd(name="e%d" % i, peer=port, all=all, machine=host) for i, (host, port) in enumerate(peers)]
+        self.nodes = [Etcd(*flags, name="e%d" % i, peer=port, all=all, machine=host) for i, (host, port) in enumerate(peers)]
         self.url = "etcd://" + ",".join("%s:%d" % (n.host, n.port) for n in self.nodes)
         for node in self.nodes:
             node.wait_until(node.is_ok)
