@@ -100,6 +100,16 @@ def test_a_second_gateway_says_how_to_reach_it(home):
     assert os.path.realpath(home.where + "/idem.sock") != home.where + "/idem.sock", "the first one's link stays"
 
 
+def test_a_gateway_says_that_its_journal_is_new():
+    """A mistyped path would else begin with an empty memory, and nobody would know."""
+    with folder() as where, Ledger(where) as ledger:
+        for new in (True, False):
+            with Gateway(where, ledger.port) as g:
+                assert ask(g.port, "k").status == 201
+                assert ("%s/journal: a new, empty journal was created; if there was one before, correct the path" % where
+                        in g.output()) == new, g.output()
+
+
 def test_the_default_socket_is_free_again(home):
     """A gateway that was killed leaves a link to nothing; a server, or another gateway, takes its place."""
     with folder() as where:
