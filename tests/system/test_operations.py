@@ -100,6 +100,23 @@ def test_a_second_gateway_says_how_to_reach_it(home):
     assert os.path.realpath(home.where + "/idem.sock") != home.where + "/idem.sock", "the first one's link stays"
 
 
+def test_a_server_beside_a_gateway_does_without_the_default_socket(home):
+    """It says how to reach it. Without another address it does not start, and says what to give."""
+    port, http = free_port(), free_port()
+    serve = [*home.as_user, IDEM, "serve", "--store", "memory:"]
+    with Process([*serve, "--listen", "127.0.0.1:%d" % port], ready=port, env=home.env) as server:
+        said = server.output()
+        assert "level=warning event=socket-in-use socket=%s/idem.sock" % home.where in said and "socket=none listen=" in said
+        assert home.shell("idem begin here only " + re.search(r"--server \S+\d", said).group(0))[0] == 0
+    with Process([*serve, "--http", "127.0.0.1:%d" % http], ready=http, env=home.env) as server:
+        assert wait_until(lambda: "HTTP only: give it a socket of its own with --socket PATH" in server.output())
+    assert home.shell("idem scan --scope here")[0] == 0, "the gateway's link stays"
+    for more in ([], ["--listen", "127.0.0.1:%d" % port, "--socket", home.where + "/idem.sock"]):
+        run = subprocess.run([*serve, *more], env=home.env, capture_output=True, text=True, timeout=60)
+        assert run.returncode == 1 and "another server listens on %s/idem.sock" % home.where in run.stderr, run.stderr
+        assert "give another path with --socket" in run.stderr
+
+
 def test_a_gateway_says_that_its_journal_is_new():
     """A mistyped path would else begin with an empty memory, and nobody would know."""
     with folder() as where, Ledger(where) as ledger:
