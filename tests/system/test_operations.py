@@ -67,7 +67,7 @@ def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
         key_here = key + "-" + name[-8:-3].strip("./")
         first = ask(home.port, key_here, x_way="half-body")
         assert first.status == 504 and first.problem == "outcome-unknown"
-        assert eventually(lambda: home.shell(listing)[1].endswith("  %s %s  (POST /)\n" % (scope, key_here)), seconds=30), home.shell(listing)
+        assert eventually(lambda: home.shell(listing)[1].endswith("  %s %s  (POST /orders)\n" % (scope, key_here)), seconds=30), home.shell(listing)
         assert ask(home.port, key_here, x_way="half-body").json()["class"] == "outcome unknown"
         code, out, err = home.shell(line.replace(key, key_here))
         assert code == 0 and out.startswith("ok" if line == forget else "settled"), (line, out, err)
