@@ -245,6 +245,17 @@ def test_passwords_are_never_shown(redis):
         assert text and "hunter2" not in text
 
 
+def test_a_server_that_refuses_the_login_is_not_said_to_be_missing():
+    server = Redis()
+    try:
+        server.set("requirepass", "hunter2")
+        for login, word in (("", "NOAUTH"), (":wrong@", "WRONGPASS"), ("joe:wrong@", "WRONGPASS")):
+            text = open_error("redis://%s127.0.0.1:%d" % (login, server.port))
+            assert word in text and text.strip().endswith("; correct the user and password in the store's URL"), text
+    finally:
+        server.stop()
+
+
 def test_settings_that_change_later_are_noticed():
     server = Redis()
     try:
