@@ -301,6 +301,28 @@ was_absent(struct idem_engine *engine, const struct idem_op *op)
     return absent;
 }
 
+/* An outcome for a mistyped id would be stored for a request that never came.
+ * True if there is no record; `answer` is then the answer of GET. */
+static bool
+is_missing(const struct cli_verb *verb, struct idem_engine *engine,
+           const struct idem_op *op, struct idem_answer *answer)
+{
+    struct idem_op get = {
+        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+
+    if (!verb->must_exist)
+        return false;
+    if (idem__do_verb(engine, &get, false, answer, NULL) == IDEM_OK &&
+        answer->verdict == IDEM_V_ABSENT) {
+        warn_of(op, "has no record, and nothing was stored: did you mistype "
+                    "it? To store an outcome for a request that has not come "
+                    "yet, add --absent");
+        return true;
+    }
+    idem_answer_clear(answer);
+    return false;
+}
+
 /* SETTLE also decides requests that have not come, so that they cannot run
  * late. A mistyped id looks the same, so say it. */
 static void
@@ -372,9 +394,10 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
             return code;
     }
     where = verb->where;
-    where.must_exist = op->verb == IDEM_GET || op->verb == IDEM_FORGET;
+    where.must_exist = verb->must_exist || op->verb == IDEM_GET ||
+                       op->verb == IDEM_FORGET;
     status = cli_engine_open(&where, &engine, &err);
-    if (status == IDEM_OK)
+    if (status == IDEM_OK && !is_missing(verb, engine, op, &answer))
         status = cli_do_verb(verb, engine, op, &answer, &err);
     if (status != IDEM_OK) {
         err.status = status;

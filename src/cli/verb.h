@@ -13,6 +13,7 @@ struct cli_verb {
     const char *type;    /* --type */
     const char *print;   /* --print */
     int64_t patience_ms; /* how long to retry while busy */
+    bool must_exist;     /* refuse a key that has no record */
 };
 
 #define CLI_VERB_OPTIONS(verb)                                                 \

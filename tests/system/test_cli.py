@@ -172,7 +172,12 @@ def test_a_record_in_progress_or_in_doubt_does_not_expire(idem):
 def test_settle_says_that_there_was_no_such_request(idem):
     with folder() as where, Server(where) as server:
         for at in ({}, {"IDEM_SERVER": "unix:" + server.socket}):
-            code, out = idem("settle", "shop", "typo", "--as", "succeeded", env=at)
+            for refused in (["--as", "succeeded"], ["--as", "failed", "--result", "no", "--reason", "r"]):
+                assert idem("settle", "shop", "typo", *refused, env=at) == (16, "absent\n"), "a mistyped key gets no outcome"
+                assert "shop typo has no record, and nothing was stored: did you mistype it?" in idem.said and "add --absent\n" in idem.said
+                assert idem("get", "shop", "typo", env=at)[0] == 16
+            assert idem("settle", "shop", "typo", "--as", "failed", "--fence", "1", env=at)[0] == 15
+            code, out = idem("settle", "shop", "typo", "--as", "succeeded", "--absent", env=at)
             assert code == 0 and out.startswith("settled\n")
             assert "there was no record of shop typo: this outcome is stored for a request that has not come; " \
                    "idem forget shop typo removes it\n" in idem.said
@@ -326,6 +331,9 @@ BAD = [
     (("settle", "--as", "failed"), "give SCOPE ID, or which doubts"),
     (("settle", "--all"), "needs --as"),
     (("settle", "--as", "failed", "--all", "--fence", "3"), "--fence is for one request"),
+    (("settle", "--as", "failed", "--all", "--absent"), "--absent is for one request"),
+    (("settle", "s", "i", "--absent"), "--absent needs --as"),
+    (("settle", "s", "i", "--as", "failed", "--absent", "--fence", "3"), "leave out --absent"),
     (("settle", "s", "i", "--all"), "--scope, --older, --all, --dry-run and --yes"),
     (("settle", "s", "i", "--older", "1h"), "--scope, --older, --all, --dry-run and --yes"),
     (("settle", "s", "i", "--yes"), "--scope, --older, --all, --dry-run and --yes"),
@@ -454,7 +462,7 @@ def test_an_instance_that_is_no_uuid_is_told(bare):
 
 
 def test_settling_what_is_decided_says_that_nothing_changes(bare):
-    bare("settle", "s", "i", "--as", "failed")
+    bare("settle", "s", "i")
     code, out = bare("settle", "s", "i", "--as", "succeeded")
     assert code == 10 and "state: failed" in out and "s i already has the outcome failed; nothing was changed" in bare.said
 
@@ -675,7 +683,7 @@ def test_a_result_that_is_too_large_to_keep_is_told_to_its_finisher(bare):
             code, out = call("finish", "s", name, fence, "succeeded", result, *options)
             assert code == 0 and "larger" not in out, out
             assert (bare.said.startswith("idem: s %s has its outcome" % name) and told in bare.said) if told else bare.said == "", bare.said
-        assert call("settle", "s", "new", "--as", "succeeded", "--result", "x" * 1025)[0] == 0
+        assert call("settle", "s", "new", "--absent", "--as", "succeeded", "--result", "x" * 1025)[0] == 0
         assert "s new has its outcome, but the result is larger" in bare.said
         for name in ("one", "two"):
             call("begin", "many", name, "--lease", "50ms")
@@ -691,7 +699,7 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
         bare("begin", "s", name, "--lease", "50ms", "--subject", subject)
         code, out = bare("settle", "s", name, "--as", "succeeded", "--http", "201", "--body", "x", "--wait", "10s", *options)
         assert code == 0 and out.startswith("settled\n") and ("was not started by a gateway" in bare.said) == told, (name, bare.said)
-    assert bare("settle", "s", "never", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
+    assert bare("settle", "s", "never", "--absent", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
     for name, subject in (("plain", ""), ("gateway", "POST /orders")):
         bare("begin", "many", name, "--lease", "50ms", "--subject", subject)
     code, out = bare("settle", "--scope", "many", "--as", "succeeded", "--http", "201", "--yes", "--wait", "10s")
@@ -704,4 +712,4 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
 def test_an_answer_without_a_body_gets_none(bare, status):
     code, _ = bare("settle", "shop", "a", "--as", "succeeded", "--http", status, "--body", "x")
     assert code == 2 and "has no body" in bare.said
-    assert bare("settle", "shop", "a", "--as", "succeeded", "--http", status)[0] == 0
+    assert bare("settle", "shop", "a", "--as", "succeeded", "--http", status, "--absent")[0] == 0
