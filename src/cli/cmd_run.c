@@ -213,8 +213,10 @@ begin(struct run_options *run)
     make_fingerprint(run);
     limit_output(run);
     err.status = idem__run_begin(run->engine, &op, &claim, &answer, &err);
-    if (err.status != IDEM_OK)
+    if (err.status != IDEM_OK) {
+        cli_advise_on_store(&run->verb.where, &op, &err);
         return cli_fail(&err);
+    }
     if (claim)
         code = execute(run, claim, &answer);
     else if (answer.verdict == IDEM_V_REPLAY)

@@ -71,6 +71,11 @@ enum idem_status cli_do_verb(const struct cli_verb *verb,
                              struct idem_answer *answer,
                              struct idem_error *err);
 
+/* A store's error says what happened: add what it means for this op, and what
+ * to do. Errors of the connection to a server say it themselves. */
+void cli_advise_on_store(const struct cli_where *where,
+                         const struct idem_op *op, struct idem_error *err);
+
 /* Run the op and print its answer; returns the exit code. */
 int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);
 
