@@ -37,6 +37,7 @@ class Cli:
 def idem(request):
     with folder() as where:
         os.mkdir(where + "/j")
+        os.close(os.open(where + "/db", os.O_CREAT, 0o600))
         yield Cli({"journal": "journal:" + where + "/j", "sqlite": "sqlite:" + where + "/db"}[request.param], where)
 
 
@@ -122,6 +123,17 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
             assert code == 2 and out == "" and "there is no folder %s: correct the name" % wrong in bare.said, (args, bare.said)
     assert not os.path.exists(wrong)
     assert bare("begin", "s", "i", "--store", "journal:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "journal:" + wrong)[0] == 0
+
+
+def test_looking_into_a_file_that_is_missing_does_not_create_it(bare):
+    wrong = bare.where + "/mistyped"
+    for args in (("doubts",), ("scan",), ("find", "i"), ("get", "s", "i"), ("forget", "s", "i"), ("settle", "--all", "--as", "failed", "--yes"),
+                 ("settle", "s", "i", "--as", "failed")):
+        for options in ("", "?mode=wal"):
+            code, out = bare(*args, "--store", "sqlite:" + wrong + options)
+            assert code == 2 and out == "" and "sqlite: there is no file %s: correct the name" % wrong in bare.said, (args, bare.said)
+    assert not os.path.exists(wrong)
+    assert bare("begin", "s", "i", "--store", "sqlite:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "sqlite:" + wrong)[0] == 0
 
 
 @pytest.mark.parametrize("kind,options", [("journal", "?clock=trust"), ("sqlite", "?mode=wal")])
@@ -485,7 +497,7 @@ def test_stores_that_cannot_be_opened(bare):
     assert code not in (0, 16) and "file" in bare.said
     code, _ = bare("get", "s", "i", "--store", "journal:/proc/nowhere")
     assert code not in (0, 16) and "/proc/nowhere" in bare.said
-    code, _ = bare("get", "s", "i", "--store", "sqlite:/proc/nowhere/db")
+    code, _ = bare("begin", "s", "i", "--store", "sqlite:/proc/nowhere/db")
     assert code == 20 and "folder that is there" in bare.said
     code, out = bare.json("get", "s", "i", "--store", "nowhere:")
     assert code == 2 and out["error"] == "invalid" and "is not the URL of a store" in out["text"]
