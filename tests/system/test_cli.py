@@ -469,7 +469,7 @@ def test_a_server_that_is_missing_is_told_with_the_variable_that_named_it(bare):
 def test_an_instance_that_is_no_uuid_is_told(bare):
     whole = "urn:uuid:3f2a9c01-d4e5-4a7b-8c9d-000000000000"
     for wrong in ("urn:uuid:", whole[:-1], whole[:-1] + "g", whole.replace("-", "_"), whole + "0"):
-        assert bare("find", wrong) == (16, "") and "not a UUID" in bare.said and "had no record" not in bare.said, (wrong, bare.said)
+        assert bare("find", wrong) == (2, "") and "not a UUID" in bare.said and "had no record" not in bare.said, (wrong, bare.said)
     assert bare("find", whole) == (16, "") and "that request had no record" in bare.said and "not a UUID" not in bare.said
 
 
