@@ -310,7 +310,7 @@ hostile:
 
 # ONLY=word: some scenarios; SEED=7 ROUNDS=3: seeds 7, 8 and 9
 partition:
-	@scripts/deps build check
+	@scripts/deps build check partition
 	@$(MAKE) -s -j2 all
 	@tests/partition/run $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS))
 

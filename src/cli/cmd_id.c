@@ -82,6 +82,7 @@ ask_once(struct idem__remote_line *line, const char *kind, size_t count,
     struct idem__wire_reply reply;
     struct idem__wire_value value;
     enum idem_status status;
+    size_t got = 0;
 
     idem__wire_add(&args, idem_text("ID"));
     idem__wire_add(&args, idem_text(kind));
@@ -89,10 +90,14 @@ ask_once(struct idem__remote_line *line, const char *kind, size_t count,
     status = idem__remote_line_ask(line, &args, &reply, err);
     if (status != IDEM_OK)
         return status;
-    for (size_t i = 0; idem__wire_take(&reply, IDEM__WIRE_BYTES, &value); i++) {
-        if (i > 0) /* the first value is the word "ids" */
+    for (; idem__wire_take(&reply, IDEM__WIRE_BYTES, &value); got++) {
+        if (got > 0) /* the first value is the word "ids" */
             print_id(printer, value.bytes);
     }
+    if (got != count + 1)
+        return idem__fail(err, IDEM_ERR_UNSUPPORTED,
+                          "%s: unexpected reply: is this an idem server?",
+                          line->address.shown);
     return IDEM_OK;
 }
 

@@ -144,5 +144,8 @@ cli_print_exit_codes(void)
     printf("\n"
            "After 21 (lost) the change may or may not have been stored: run "
            "the same command\n"
-           "again. After the other errors nothing was stored.\n");
+           "again. After 25 (corrupt) and 29 (internal) the outcome is unknown "
+           "too: look at\n"
+           "the record and at the log first. After the other errors nothing "
+           "was stored.\n");
 }

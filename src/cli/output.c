@@ -44,7 +44,9 @@ utf8_len(const uint8_t *at, size_t left)
     return len;
 }
 
-/* Control characters, C1 ones, and marks that change the direction of text. */
+/* Control characters, C1 ones, characters without width, and marks that end a
+ * line or change the direction of text: U+200B to 200F, 2028 to 202F, and from
+ * 2060 on. Dashes, quotes and the ellipsis are between them. */
 static bool
 harmless(const uint8_t *at, size_t len)
 {
@@ -53,7 +55,8 @@ harmless(const uint8_t *at, size_t len)
     if (len == 2 && at[0] == 0xc2 && at[1] < 0xa0)
         return false;
     if (len == 3 && at[0] == 0xe2 &&
-        ((at[1] == 0x80 && at[2] >= 0x8b && at[2] <= 0xaf) ||
+        ((at[1] == 0x80 && at[2] >= 0x8b && at[2] <= 0x8f) ||
+         (at[1] == 0x80 && at[2] >= 0xa8 && at[2] <= 0xaf) ||
          (at[1] == 0x81 && at[2] >= 0xa0)))
         return false;
     return true;
@@ -152,16 +155,22 @@ cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes)
 
 static bool incomplete;
 
-bool
-cli_json_whole(void)
+static void
+tell_incomplete(void)
 {
-    if (!idem__json_starved())
-        return true;
     if (!incomplete)
         fputs("idem: out of memory for the output: if the command changes "
               "something, that may have been stored. Run it again\n",
               stderr);
     incomplete = true;
+}
+
+bool
+cli_json_whole(void)
+{
+    if (!idem__json_starved())
+        return true;
+    tell_incomplete();
     return false;
 }
 
@@ -208,7 +217,7 @@ cli_text_end(const char *name)
     uint8_t *room;
     ssize_t got;
 
-    if (real_stdout < 0 || !object) {
+    if (real_stdout < 0) {
         json_decref(object);
         return;
     }
@@ -220,8 +229,13 @@ cli_text_end(const char *name)
     dup2(real_stdout, STDOUT_FILENO);
     close(real_stdout);
     real_stdout = -1;
-    cli_json_bytes(object, name, (struct idem_bytes){text.data, text.len});
-    cli_json_print(object);
+    if (text.lacks) {
+        tell_incomplete();
+        json_decref(object);
+    } else {
+        cli_json_bytes(object, name, (struct idem_bytes){text.data, text.len});
+        cli_json_print(object); /* tells it too, if there is no object */
+    }
     idem_buf_clear(&text);
 }
 

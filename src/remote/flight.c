@@ -52,7 +52,6 @@ idem__flight_fail_scan(struct idem__scan *scan, enum idem_status status,
     free(scan);
 }
 
-/* A listing changes nothing, so a lost one is reported as UNAVAILABLE. */
 static void
 fail_item(struct idem_engine *engine, struct idem__item *item,
           enum idem_status status, struct idem_error *err)
@@ -61,8 +60,6 @@ fail_item(struct idem_engine *engine, struct idem__item *item,
 
     err->status = status;
     if (item->kind == IDEM__ITEM_SCAN) {
-        if (status == IDEM_ERR_LOST)
-            err->status = status = IDEM_ERR_UNAVAILABLE;
         idem__flight_fail_scan((struct idem__scan *)item, status, err);
         return;
     }
@@ -81,13 +78,15 @@ idem__flight_fail(struct idem_engine *engine, struct flight *flight,
     fail_item(engine, item, status, err);
 }
 
+/* A listing and a GET change nothing, so a lost one is reported as
+ * UNAVAILABLE. */
 void
 idem__flight_lose(struct idem_engine *engine, struct flight *flight,
                   const char *why)
 {
     struct idem_error err;
     const struct idem__job *job = idem__flight_job(flight);
-    bool asks = job && job->op.verb == IDEM_GET;
+    bool asks = !job || job->op.verb == IDEM_GET;
 
     idem__fail(&err, IDEM_ERR_LOST, "%s: %s; %s", engine->remote->address.shown,
                why, asks ? "nothing was changed" : "it may have been stored");

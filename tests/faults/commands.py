@@ -12,11 +12,13 @@ without the fault, or with the exit code of an error and a message. If the exit 
 that the command did its work, it did.
 """
 import argparse
+import http.server
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests/support"), os.path.join(ROOT, "tests/faults")]
@@ -32,12 +34,45 @@ NOT_RECORDED = "its outcome could not be recorded"  # of run: the command has ru
 WITHOUT_PLACE = {"journal", "help", "store", "backup", "restore", "check", "completion", "version"}
 
 
+class Service(http.server.ThreadingHTTPServer):
+    """Runs each key once, and shows how often it ran anything."""
+    daemon_threads = True
+
+    def __init__(self):
+        self.lock, self.bodies = threading.Lock(), {}
+        super().__init__(("127.0.0.1", 0), Visit)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, *_):
+        """A client that is gone."""
+
+
+class Visit(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        key = self.headers["Idempotency-Key"]
+        with self.server.lock:
+            self.respond(201 if self.server.bodies.setdefault(key, body) == body else 422, key)
+
+    def do_GET(self):
+        self.respond(200, str(len(self.server.bodies)))
+
+    def respond(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_):
+        pass
+
+
 class Stage:
     """A store that the commands use, directly or through a server."""
 
     def __init__(self, where, through):
         self.where, self.fault, self.number, self.forgotten = where, Fault(where, alone=True), 0, False
-        self.server = Server(where) if through else None
+        self.server, self.service = Server(where) if through else None, None
         self.place = ["--server", "unix:" + self.server.socket] if through else ["--store", "journal:" + os.path.join(where, "journal")]
 
         fence = self.begun("finished")
@@ -62,18 +97,27 @@ class Stage:
         assert said.returncode == 0, said
         return str(json.loads(said.stdout)["fence"])
 
+    def url(self):
+        """Of a service, for idem check."""
+        self.service = self.service or Service()
+        return "http://127.0.0.1:%d/" % self.service.server_address[1]
+
     def close(self):
         if self.server:
             assert self.server.stop() == 0
+        if self.service:
+            self.service.shutdown()
+            self.service.server_close()
 
 
 class Case:
     """A command: what must be there before it, its arguments, its exit code, and the states that a record may have after it."""
 
-    def __init__(self, name, argv, before=None, code=0, output="", done=None, undone=None, stdin="", only=None, type="request", slow=False):
-        """only: True through a server, False on a journal; type: of the record that has the states; slow: not in make check."""
+    def __init__(self, name, argv, before=None, code=0, output="", done=None, undone=None, stdin="", only=None, type="request", slow=False, own=False):
+        """only: True through a server, False on a journal; type: of the record that has the states; slow: not in make check; own: only
+        allocations of idem itself fail, because its library sends fewer requests without memory."""
         self.name, self.argv, self.before, self.code, self.output = name, argv, before, code, output
-        self.done, self.undone, self.stdin, self.only, self.type, self.slow = done, undone, stdin, only, type, slow
+        self.done, self.undone, self.stdin, self.only, self.type, self.slow, self.own = done, undone, stdin, only, type, slow, own
         self.starts = "run" in name or "lock" in name  # another command
 
     def judge(self, stage, key, said):
@@ -86,7 +130,7 @@ class Case:
             return "exit %d, not %d" % (code, self.code)
         if code in ERRORS and code != self.code and not said.stderr.strip() and '"text":' not in said.stdout:
             return "exit %d without a message" % code
-        if code == self.code and not re.search(self.output, said.stdout) and "the output of the command: " not in said.stderr:
+        if code == self.code and not re.search(self.output, said.stdout, re.M if self.own else 0) and "the output of the command: " not in said.stderr:
             return "exit %d, but not %r in the output" % (code, self.output)
         if "Sanitizer" in text or "Assertion" in text:
             return "a bug"
@@ -155,6 +199,8 @@ CASES = [
     Case("top", lambda c: ["top", "--once"], output="clients", only=True, slow=True),
     Case("top as JSON", lambda c: ["top", "--once", "--json"], output="clients", only=True, slow=True),
     Case("bench", lambda c: ["bench", "--what", "pair", "--clients", "2", "--pipeline", "2", "--time", "20ms"], output=r"pair: \d+/s", only=True, slow=True),
+    Case("check", lambda c: ["check", c.stage.url(), "--body", '{"n":1}', "--header", "X-Key: {key}", "--key-header", "Idempotency-Key", "--parallel", "2",
+                             "--effect-url", c.stage.url()], output="^idempotent: ", only=True, slow=True, own=True),
     Case("accept a rollback", lambda c: ["store", "accept-rollback", "--reason", "test"], code=2, only=True),
     Case("store check", lambda c: ["store", "check", c.store], output="", only=False),
     Case("store copy", lambda c: ["store", "copy", c.store, "journal:" + c.where + "/copy-of-" + c.key], output="", only=False),
@@ -227,7 +273,7 @@ def run_once(stage, case, kind, left):
     """The name of the call that failed, or None; how many there were; what is wrong, or None."""
     context = Context(stage, case.before)
     argv = case.argv(context)
-    stage.fault.arm(kind, left)
+    stage.fault.arm(kind, left, case.own)
     try:
         said = stage.call(*argv, env=stage.fault.env, stdin=case.stdin)
     except subprocess.TimeoutExpired:
@@ -243,6 +289,8 @@ def run_case(stage, case, kind, points=0, verbose=False):
     if flaw:
         raise Broken("%s without a fault: %s" % (case.name, flaw))
     flaws, done = [], 0
+    if case.own and kind != "alloc":
+        return 0, []
     for left in range(1, most + 1, max(1, most // points) if points else 1):
         fired, _, flaw = run_once(stage, case, kind, left)
         done += bool(fired)

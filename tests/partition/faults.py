@@ -2,6 +2,7 @@
 world heals the network, and the rig recovers."""
 import contextlib
 import os
+import signal
 import time
 
 
@@ -54,6 +55,17 @@ def pause(world, victim):
     time.sleep(1)
 
 
+def hang(world, victim):
+    """What promotes, and the server itself runs on: there are two primaries."""
+    watchers = victim.watchers()
+    for pid in watchers:
+        os.kill(pid, signal.SIGSTOP)
+    world.wait()
+    assert [node.is_writable() for node in world.rig.nodes].count(True) == 2, "there never were two"
+    for pid in watchers:
+        os.kill(pid, signal.SIGCONT)
+
+
 def full(world, victim):
     """Its disk. Some servers stop, and are started again when there is room."""
     path = os.path.join(victim.machine.disk, "full")
@@ -94,5 +106,5 @@ def rollback(world, victim):
     world.wait()
 
 
-FAULTS = {"clean": clean, "one-way": one_way, "flapping": flapping, "delay": delay, "kill": kill, "pause": pause, "full": full,
+FAULTS = {"clean": clean, "one-way": one_way, "flapping": flapping, "delay": delay, "kill": kill, "pause": pause, "hang": hang, "full": full,
           "clock": clock, "lag": lag, "rollback": rollback}

@@ -22,6 +22,7 @@ class Rig:
     holds, planted = True, False
     faults = (*NETWORK, "kill", "pause")
     engines_have_the_clock = False
+    hold = 0  # seconds that a fault lasts at least
 
     @classmethod
     def prepare(cls):

@@ -21,11 +21,12 @@ class World:
     def __init__(self, store, fault, seed, hold):
         os.environ["IDEM_TEST_SEED"] = str(seed)
         self.dice = random.Random(seed)
-        self.fault, self.hold = fault, hold
+        self.fault = fault
         self.net = net.Network()
         self.redises = []
         servers.machines = self.place
         self.clients = [self.machine() for _ in range(ENGINES)]
+        self.hold = max(hold, RIGS[store].hold)
         self.rig = RIGS[store](self.dice)
         self.accepted = None
 

@@ -877,12 +877,13 @@ a_scan_finds_an_id_in_every_scope(void **state)
 static void
 a_scan_stops_when_told_and_refuses_a_made_up_cursor(void **state)
 {
+    static const char *const made_up[] = {"no cursor at all!", "", "-1", "0x",
+                                          "none"};
     struct clause *c = *state;
     struct idem_filter filter = {.scope = idem_text(c->scope)};
     struct idem_now now = {c->now_ms, c->now_ms, 0, 1, 0, 0};
-    struct idem_cursor cursor = {"0"}, wrong = {"no cursor at all!"};
+    struct idem_cursor cursor = {"0"};
     struct seen seen = {.scope = c->scope, .stop_after = 1};
-    struct idem_error err = {0};
 
     for (unsigned i = 0; i < 20; i++) {
         struct idem_record r = record_of(c, i);
@@ -897,13 +898,23 @@ a_scan_stops_when_told_and_refuses_a_made_up_cursor(void **state)
                              NULL),
                          IDEM_OK);
     assert_int_equal(seen.total, 1);
-    assert_int_equal(
-        c->store->type->scan(c->store,
-                             &(struct idem_query){&filter, &now, &wrong, 10,
-                                                  note_record, &seen, false},
-                             &err),
-        IDEM_ERR_INVALID);
-    assert_true(err.text[0] != 0);
+    for (size_t i = 0; i < sizeof(made_up) / sizeof(made_up[0]); i++) {
+        struct idem_error err = {0};
+        enum idem_status status;
+        char text[80];
+
+        snprintf(cursor.text, sizeof(cursor.text), "%s", made_up[i]);
+        status = c->store->type->scan(
+            c->store,
+            &(struct idem_query){&filter, &now, &cursor, 10, note_record, &seen,
+                                 false},
+            &err);
+        snprintf(text, sizeof(text), "\"%s\" is not a cursor: start with 0",
+                 made_up[i]);
+        if (status != IDEM_ERR_INVALID || strcmp(err.text, text) != 0)
+            fail_msg("%s: %s: %s", made_up[i], idem_status_name(status),
+                     err.text);
+    }
 }
 
 /* ---- time, life and others -------------------------------------------- */

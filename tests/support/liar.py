@@ -1,15 +1,22 @@
-"""A proxy on loopback that sometimes answers a request itself, with a wrong reply, and does not pass the request on.
+"""Servers on loopback that give wrong replies.
+
+A Liar is a proxy that sometimes answers a request itself, with a wrong reply, and does not pass the request on.
 
     liar = Liar(server_port, Resp, [b":7\\r\\n", ...], every=5)
 
 Every fifth request gets the next of the wrong replies. So an error that says "nothing was done" is true, and a reply that is
 not a reply to this request is one that a real server cannot be made to give. liar.told counts them.
+
+A ZooKeeperLiar does the same to the requests of the kinds that the test names. A ScriptedRedis is no proxy: all of its replies
+are those of the test.
 """
+import contextlib
 import socket
 import threading
+import time
 
-from chaos import resp_end
-from lib import free_port
+from chaos import frame_replies, resp_end
+from lib import free_port, serve_each
 
 
 class Resp:
@@ -121,3 +128,108 @@ class Liar:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+
+class ZooKeeperLiar:
+    """liar.errors = {GET: -5} makes each reply to GET the error of that number (-5: "marshalling error"); {GET: [None, -5]} that to the
+    second GET only. Replies come in the order of the requests, with messages in between that nobody asked for; so the server gets
+    a harmless request instead, and the reply to that becomes the error."""
+    CREATE, EXISTS, GET, SET, LIST, SYNC, MULTI = 1, 3, 4, 5, 8, 9, 14
+    WATCH = "an EXISTS that also sets a watch"
+
+    def __init__(self, port):
+        self.target, self.errors, self.told = port, {}, 0
+        self.port = free_port()
+        self.listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        serve_each(self.listener, self.carry)
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def carry(self, client):
+        wrong = {}  # the number of a request: its error
+        with client, socket.create_connection(("127.0.0.1", self.target), 5) as server:
+            server.settimeout(None)
+            threading.Thread(target=self.pump, args=(server, client, self.reply, wrong), daemon=True).start()
+            self.pump(client, server, self.request, wrong)
+
+    def request(self, frame, wrong):
+        kind = int.from_bytes(frame[4:8], "big", signed=True)
+        error = self.errors.get(self.WATCH if kind == self.EXISTS and frame[-1] else kind)
+        if isinstance(error, list):
+            error = error.pop(0) if error else None
+        if error is None:
+            return frame
+        self.told += 1
+        wrong[frame[:4]] = error
+        return frame[:4] + b"\0\0\0%c\0\0\0\1/\0" % self.EXISTS
+
+    @staticmethod
+    def reply(frame, wrong):
+        error = wrong.pop(frame[:4], None)
+        return frame if error is None else frame[:12] + error.to_bytes(4, "big", signed=True)
+
+    @staticmethod
+    def pump(source, to, change, wrong):
+        held, first = b"", True  # the first message, which begins the session, has no number
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                held += data
+                while size := frame_replies(held):
+                    frame, held = held[4:size], held[size:]
+                    frame, first = frame if first else change(frame, wrong), False
+                    to.sendall(len(frame).to_bytes(4, "big") + frame)
+        for end in (source, to):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def bulk(text):
+    """A RESP string."""
+    return b"$%d\r\n%s\r\n" % (len(text), text.encode())
+
+
+def array(*elements):
+    return b"*%d\r\n%s" % (len(elements), b"".join(elements))
+
+
+class ScriptedRedis:
+    """A Redis that gives the replies of the test: to each command, by its first word, a reply or a function of the command's words
+    that returns one. What the test does not name gets the reply of a good and empty Redis. .asked has the commands."""
+    facts = {"redis_version": "7.0.15", "run_id": "0123456789abcdef", "maxmemory_policy": "noeviction", "aof_enabled": "1", "role": "master"}
+
+    def __init__(self, **replies):
+        self.replies = {"INFO": self.info(), "CONFIG": array(bulk("appendfsync"), bulk("always")), "TIME": self.time, "SCRIPT": bulk("0" * 40),
+                        "GET": b"$-1\r\n", "SET": b"$-1\r\n", "EVALSHA": array(b":1\r\n"), "SPUBLISH": b":0\r\n", **replies}
+        self.asked = []
+        self.port = free_port()
+        self.url = "redis://127.0.0.1:%d" % self.port
+        self.listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        serve_each(self.listener, self.serve)
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    @classmethod
+    def info(cls, **facts):
+        return bulk("".join("%s:%s\r\n" % fact for fact in {**cls.facts, **facts}.items()))
+
+    @staticmethod
+    def time(words, ahead=0):
+        return array(bulk("%d" % (time.time() + ahead)), bulk("0"))
+
+    def serve(self, client):
+        held = b""
+        with client, contextlib.suppress(OSError):
+            while True:
+                while not (size := Resp.whole(held)):
+                    data = client.recv(65536)
+                    if not data:
+                        return
+                    held += data
+                words, held = held[:size].split(b"\r\n")[2::2], held[size:]
+                self.asked.append(words)
+                reply = self.replies.get(words[0].decode(), b"-ERR unknown command\r\n")
+                client.sendall(reply(words) if callable(reply) else reply)

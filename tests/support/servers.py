@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -677,6 +678,17 @@ class ZooKeeper(Server):
         except OSError:
             return ""
 
+    def make(self, path, data):
+        """Make a node, in a session of its own."""
+        text = lambda value: struct.pack(">i", len(value)) + value  # noqa: E731
+        hello = struct.pack(">iqiq", 0, 0, 4000, 0) + text(bytes(16))
+        order = struct.pack(">ii", 1, 1) + text(path.encode()) + text(data) + struct.pack(">ii", 1, 31) + text(b"world") + text(b"anyone") + bytes(4)
+        with socket.create_connection((self.host, self.port), 10) as s, s.makefile("rb") as replies:
+            for message in (hello, order):
+                s.sendall(text(message))
+                reply = replies.read(int.from_bytes(replies.read(4), "big"))
+        assert reply[12:16] == bytes(4), reply
+
     def leads(self):
         return self.process.poll() is None and "Mode: leader" in self.says("srvr")
 
@@ -750,12 +762,12 @@ class Etcd(Server):
 
 
 class Etcds:
-    """A cluster of three."""
+    """A cluster of three, on these machines or on machines of their own."""
 
-    def __init__(self):
-        peers = [(machines("etcd"), free_port()) for _ in range(3)]
+    def __init__(self, hosts=None, flags=()):
+        peers = [(host, free_port()) for host in hosts or [machines("etcd") for _ in range(3)]]
         all = ",".join("e%d=http://%s:%d" % (i, host.address, port) for i, (host, port) in enumerate(peers))
-        self.nodes = [Etcd(name="e%d" % i, peer=port, all=all, machine=host) for i, (host, port) in enumerate(peers)]
+        self.nodes = [Etcd(*flags, name="e%d" % i, peer=port, all=all, machine=host) for i, (host, port) in enumerate(peers)]
         self.url = "etcd://" + ",".join("%s:%d" % (n.host, n.port) for n in self.nodes)
         for node in self.nodes:
             node.wait_until(node.is_ok)

@@ -438,7 +438,8 @@ def on_a_terminal(cli, *args):
 
 
 def test_a_terminal_is_told_what_to_do_next(bare):
-    bare("begin", "s", "i", "--payload", "a", "--lease", "1s")
+    bare("begin", "s", "i", "--payload", "a", "--lease", "10m")
+    bare("begin", "s", "short", "--lease", "1s")
     for code, hint, args in ((11, "--wait 30s", ("begin", "s", "i", "--payload", "a")), (13, "exactly the first content again, because with a new id it could run twice", ("begin", "s", "i", "--payload", "b")),
                              (15, "idem get shows it", ("finish", "s", "i", "7", "succeeded")), (16, "idem find", ("get", "s", "j")),
                              (18, "mistyped", ("redeem", "x" * 32, "me"))):
@@ -448,7 +449,7 @@ def test_a_terminal_is_told_what_to_do_next(bare):
         assert (hint in bare.said and bare.said.startswith("idem: ")) == (code in (13, 15)), (args, bare.said)
         for silent in ("--json", "--print=verdict"):
             assert bare(*args, silent)[0] == code and bare.said == "", (args, bare.said)
-    code, said = on_a_terminal(bare, "begin", "s", "i", "--payload", "a", "--wait", "3s")
+    code, said = on_a_terminal(bare, "begin", "s", "short", "--wait", "30s")
     assert code == 12 and "idem settle" in said, said
 
 

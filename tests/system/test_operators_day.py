@@ -7,6 +7,7 @@ import re
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -101,8 +102,12 @@ def alert_fires(day):
                   "--web.listen-address", "127.0.0.1:%d" % port], ready=port):
         def firing():
             time.sleep(0.3)
-            with urllib.request.urlopen("http://127.0.0.1:%d/api/v1/alerts" % port, timeout=10) as answer:
-                alerts = json.load(answer)["data"]["alerts"]
+            try:
+                with urllib.request.urlopen("http://127.0.0.1:%d/api/v1/alerts" % port, timeout=10) as answer:
+                    alerts = json.load(answer)["data"]["alerts"]
+            except urllib.error.HTTPError as error:
+                assert error.code == 503  # it listens, but is not ready yet
+                return []
             return [a for a in alerts if a["labels"]["alertname"] == "IdemDoubt" and a["state"] == "firing"]
         return wait_until(firing, 90)
 

@@ -547,6 +547,164 @@ def test_a_number_out_of_range_makes_one_record_corrupt_and_no_other(url, column
             "idem.idem_record" if url.startswith("postgres") else "idem_record", column, 1, column, value))
 
 
+# ---- errors that PostgreSQL reports -----------------------------------------
+
+
+class Failing:
+    """A database in which a write of an id does what the id says: raise-53100, warning-1, end-1."""
+    trigger = """
+        create function public.fail() returns trigger language plpgsql as $$
+        declare word text := convert_from(new.id, 'UTF8');
+        begin
+            if word like 'raise-%' then raise exception E'no luck\\nat all' using errcode = right(word, 5);
+            elsif word like 'info-%' then raise info 'no luck';
+            elsif word like 'warning-%' then raise warning 'no luck';
+            elsif word like 'end-%' then perform pg_terminate_backend(pg_backend_pid());
+            elsif word like 'apply-%' then perform 1 / (current_setting('synchronous_commit') = 'remote_apply')::int;
+            end if;
+            return new;
+        end $$;
+        create trigger fail before insert or update on idem.idem_record for each row execute function public.fail()"""
+
+    def __init__(self, postgres):
+        self.server = postgres
+        postgres.sql("create database failing")
+        self.url = patient(postgres.url.replace("/postgres", "/failing"))
+        idem("store", "init", self.url)
+        self.sql(self.trigger)
+
+    def sql(self, text):
+        url = self.server.url.replace("/postgres", "/failing")
+        return subprocess.run([self.server.bin + "psql", "-qAt", "-v", "ON_ERROR_STOP=1", url, "-c", text], check=True,
+                              stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    def ids(self, scope):
+        """The ids of the records that are there."""
+        return set(self.sql("select convert_from(id, 'UTF8') from idem.idem_record where scope = '%s'" % scope).split())
+
+
+@pytest.fixture(scope="module")
+def failing(postgres):
+    return Failing(postgres)
+
+
+@pytest.mark.parametrize("state,code,text", [
+    ("53100", 23, "idem: postgres: no luck\n"), ("XX000", 20, "idem: postgres: no luck\n"), ("P0001", 20, "idem: postgres: no luck\n"),
+    ("42501", 20, "idem: postgres: no luck; the grants are in docs/sql/README.md, Rights\n"),
+    ("3F000", 20, "idem: postgres: table idem.idem_record is missing; run idem store init URL, or sql/postgres.sql by hand\n")])
+def test_an_error_of_postgres_becomes_the_status_that_fits_it(failing, state, code, text):
+    assert idem("begin", state, "raise-" + state, "--store", failing.url, code=code) == text
+    assert "started" in idem("begin", state, "good", "--store", failing.url)
+    assert failing.ids(state) == {"good"}
+
+
+def test_an_error_of_mariadb_has_one_line(mariadb):
+    idem("store", "init", mariadb.url)
+    run_sql(mariadb.url, "create trigger fail before insert on idem_record for each row "
+            "signal sqlstate '45000' set message_text = 'no luck\nat all'")
+    try:
+        assert idem("begin", "lines", "1", "--store", patient(mariadb.url), code=20) == "idem: mysql: no luck (1644)\n"
+    finally:
+        run_sql(mariadb.url, "drop trigger fail")
+
+
+@pytest.mark.parametrize("level", ["info", "warning"])
+def test_a_message_of_a_trigger_is_no_error(failing, level):
+    """A warning may mean that the wait for a standby was cancelled, so the commit is confirmed."""
+    told = idem("begin", level, level + "-1", "--store", failing.url)
+    assert "started" in told and "no luck" not in told
+    assert failing.ids(level) == {level + "-1"}
+
+
+@pytest.mark.parametrize("state", ["53200", "40P01", "55P03"])
+def test_a_claim_that_cannot_be_locked_does_not_take_its_batch_along(failing, state):
+    with folder() as where, Server(where, store=failing.url) as server, server.client() as c:
+        good, bad = ["%d" % i for i in range(40)], "raise-" + state
+        keys = good[:20] + [bad] + good[20:]
+        c.raw(b"".join(encode("BEGIN", "lock-" + state, key) for key in keys))
+        answers = {key: c.read() for key in keys}
+        assert answers.pop(bad)[0] == "busy"  # as if somebody held its row
+        assert {answer[0] for answer in answers.values()} == {"started"}, answers
+        assert failing.ids("lock-" + state) == set(good)
+
+
+def test_what_a_batch_that_was_halved_says_of_each_claim_is_true(failing):
+    """One claim cannot be locked, so that its batch is halved; another makes the transaction of its half fail."""
+    with folder() as where, Server(where, store=failing.url) as server, server.client() as c:
+        for turn in range(4):
+            scope = "halved-%d" % turn
+            keys = ["%d" % i for i in range(24)] + ["raise-55P03", "raise-XX000"]
+            c.raw(b"".join(encode("BEGIN", scope, key) for key in keys))
+            answers = {key: c.read() for key in keys}
+            words = {key: answer.word if isinstance(answer, Exception) else answer[0] for key, answer in answers.items()}
+            assert words.pop("raise-XX000") == "UNAVAILABLE" and words.pop("raise-55P03") in ("busy", "UNAVAILABLE")
+            assert set(words.values()) <= {"started", "UNAVAILABLE"}, words
+            assert failing.ids(scope) == {key for key, word in words.items() if word == "started"}
+
+
+def test_a_session_that_ends_in_the_middle_of_a_batch_is_lost_and_nothing_of_it_stored(failing):
+    told = idem("begin", "ended", "end-1", "--store", failing.url, code=21)
+    assert told.startswith("idem: cannot tell whether it was stored: postgres: the connection was lost")
+    assert "started" in idem("begin", "ended", "good", "--store", failing.url)
+    assert failing.ids("ended") == {"good"}
+
+
+def test_a_result_for_a_row_that_somebody_deleted_is_stale(failing):
+    with folder() as where, Server(where, store=failing.url) as server, server.client() as c:
+        fence = c("BEGIN", "gone", "1")[1]
+        failing.sql("delete from idem.idem_record where scope = 'gone'")
+        assert c("FINISH", "gone", "1", fence, "SUCCEEDED", "done")[0] == "stale"
+        assert failing.ids("gone") == set()
+
+
+def test_a_search_that_meets_a_damaged_row_says_so(failing):
+    assert "started" in idem("begin", "damaged", "1", "--store", failing.url)
+    failing.sql("update idem.idem_record set type = 300 where scope = 'damaged'")
+    told = idem("find", "nothing", "--store", failing.url, code=16)  # it reads only what has this id
+    assert "no record with this id" in told
+    assert re.fullmatch("idem: damaged row in idem_record: a number is out of range; key_hash [0-9a-f]{64}\n",
+                        idem("find", "1", "--store", failing.url, code=25))
+    failing.sql("delete from idem.idem_record where scope = 'damaged'")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["is-told-nonsense", "ends"])
+def test_a_duplicate_hears_of_the_result_whatever_happens_to_its_session_for_waiting(failing, ends):
+    scope = "unheard-%d" % ends
+    waits = "pid from pg_locks where locktype = 'advisory' and mode = 'ShareLock' and " \
+            "database = (select oid from pg_database where datname = current_database())"
+    with engines(failing.url) as (one, two):
+        owner, waiter = one.client(), two.client()
+        fence = owner("BEGIN", scope, "1")[1]
+        waiter.send("BEGIN", scope, "1", "WAIT", 60000)
+        assert wait_until(lambda: failing.sql("select " + waits))
+        if ends:
+            failing.sql("select pg_terminate_backend(pid) from (select %s) w" % waits)
+        else:
+            failing.sql("select pg_notify('idem_wake', word) from unnest(array['', 'noise', repeat('ab', 33), repeat('AB', 32), repeat('00', 32)]) word")
+        assert owner("FINISH", scope, "1", fence, "SUCCEEDED", "done")[0] == "ok"
+        assert waiter.read()[4] == "done"
+
+
+def test_a_synchronous_commit_that_is_stronger_than_on_stays_as_it_is(failing):
+    try:
+        failing.sql("alter database failing set synchronous_commit = remote_apply")
+        assert "started" in idem("begin", "stronger", "apply-1", "--store", failing.url)
+        failing.sql("alter database failing set synchronous_commit = local")
+        assert idem("begin", "stronger", "apply-2", "--store", failing.url, code=20) == "idem: postgres: division by zero\n"
+    finally:
+        failing.sql("alter database failing reset synchronous_commit")
+
+
+def test_setting_up_postgres_where_that_is_impossible_says_what_is_missing(failing):
+    failing.sql("create role guest login")
+    url = failing.url.replace("idem:secret", "guest")
+    told = idem("store", "init", url, code=20)
+    assert told.startswith("idem: postgres: permission denied for ") and told.endswith("; the grants are in docs/sql/README.md, Rights\n"), told
+    assert 'database "nowhere" does not exist; create the database first, or correct its name' in idem(
+        "store", "init", url.replace("/failing", "/nowhere"), code=20)
+    assert "timeout_ms is a number from 10 to 600000" in idem("store", "init", url.replace("=20000", "=5"), code=2)
+
+
 # ---- settings and set-up ------------------------------------------------------
 
 

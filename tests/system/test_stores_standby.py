@@ -7,6 +7,7 @@ Waits more than it works.
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -70,6 +71,10 @@ def terminate(primary):
 def cancel(primary):
     for pid in waiting(primary):
         primary.sql("select pg_cancel_backend(%d)" % pid)
+
+
+def terminate_all(primary):
+    primary.sql("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'shop'")
 
 
 def in_the_meantime(what, *args):
@@ -168,6 +173,19 @@ def test_a_commit_waits_for_the_standby_whatever_the_server_has_as_a_default(pai
                 standby.resume()
     finally:
         primary.sql("alter role shop reset synchronous_commit")
+
+
+@pytest.mark.parametrize("first", ["silent", "standby"])
+def test_a_host_of_the_url_that_does_not_reply_does_not_hide_the_next(pair, first):
+    """As a machine that was switched off, or whose PostgreSQL was stopped: nothing comes back, not even a refusal."""
+    primary, standby = pair
+    with socket.create_server(("127.0.0.1", 0)) as silent, folder() as where:
+        hosts = ["127.0.0.1:%d" % port for port in (silent.getsockname()[1], standby.port)]
+        store = "postgres://shop@%s,127.0.0.1:%d/postgres" % (",".join(hosts if first == "silent" else hosts[::-1]), primary.port)
+        with Server(where, store=store + "?target_session_attrs=read-write") as server, server.client() as c:
+            for key in ("before", "after"):
+                assert wait_until(lambda: verdict(c("BEGIN", "silent-" + first, key, "NONCE", NONCE % 1)) == "started", 20)
+                terminate_all(primary)
 
 
 # ---- in a service's own transaction ------------------------------------------------

@@ -157,6 +157,27 @@ def test_idem_open_in_c(server, files):
         assert "certificate" in run(url(server, files, ca=files.other[0]))
 
 
+def test_quit_ends_the_encryption_too(server, files):
+    """A client can tell the end from a connection that somebody cut."""
+    context = ssl.create_default_context(cafile=files.ca)
+    with context.wrap_socket(connect(server.port), server_hostname="127.0.0.1", suppress_ragged_eofs=False) as s:
+        s.sendall(encode("PING") + encode("QUIT"))
+        said = b""
+        while data := s.recv(100):
+            said += data
+        assert said == b"+PONG\r\n+OK\r\n"
+
+
+def test_who_looks_whether_the_port_is_open_is_no_refused_client(server, files):
+    refused = server.output().count("event=tls-refused")
+    for _ in range(5):
+        connect(server.port).close()
+    with encrypted(server, files) as c:
+        assert c("PING") == "PONG"
+        assert wait_until(lambda: "connected_clients:1\r\n" in c("INFO"))
+    assert server.output().count("event=tls-refused") == refused
+
+
 # ---- those who may not -------------------------------------------------------
 
 def test_a_wrong_authority_or_host_is_refused(server, files):

@@ -3,6 +3,7 @@ HTTP, the command line and C: one story, told through each of them."""
 import http.client
 import json
 import os
+import re
 import subprocess
 import urllib.error
 import urllib.request
@@ -133,6 +134,11 @@ def story_in_c(store):
     return [line.split("story: ", 1)[1] for line in said if "story: " in line]
 
 
+def lifetimes(lines):
+    """An engine on a store with its own clock adds to a lifetime what it does not know about that clock: milliseconds."""
+    return [re.sub(r"\d+$", lambda n: str(TTL_MS) if TTL_MS <= int(n[0]) < TTL_MS + 2000 else n[0], line) for line in lines]
+
+
 @pytest.fixture(params=["journal", "redis"])
 def stores(request):
     """Two fresh ones. A server drives the engine of a journal itself; that of Redis has a thread of its own."""
@@ -151,12 +157,12 @@ def test_every_surface_tells_the_same_story(stores):
     with folder() as where, Server(where, http=True, store=stores[0]) as server:
         told = {by.__name__: story(by(server), by.__name__) for by in (ThroughResp, ThroughHttp, ThroughCli)}
         told["C, through the server"] = story_in_c("idem+unix:" + server.socket)
-    told["C, on a store"] = expected = story_in_c(stores[1])
+    told["C, on a store"] = expected = lifetimes(story_in_c(stores[1]))
     assert "fresh-token record token issued %d" % TTL_MS in expected and "settled-token record token failed" in expected
     assert "settled-nothing record request failed" in expected and "finished-token record token succeeded" in expected
     assert len(expected) == 16
     for by, lines in told.items():
-        assert lines == expected, by
+        assert lifetimes(lines) == expected, by
 
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite:%s/db"], ids=["driven", "threaded"])

@@ -99,6 +99,8 @@ idem__mysql_fail(struct mysql_store *self, struct idem_error *err)
 {
     unsigned code = mysql_errno(self->conn);
     enum idem_status status = IDEM_ERR_UNAVAILABLE;
+    const char *text = mysql_error(self->conn);
+    int len = (int)strcspn(text, "\n"); /* a trigger may write several lines */
 
     if (code == ER_NO_SUCH_TABLE)
         return idem__fail(err, status,
@@ -106,13 +108,12 @@ idem__mysql_fail(struct mysql_store *self, struct idem_error *err)
                           "init URL, or sql/mysql.sql by hand");
     if (code == ER_TABLEACCESS_DENIED_ERROR || code == ER_DBACCESS_DENIED_ERROR)
         return idem__fail(err, status,
-                          "mysql: %.120s (%u); the grants are in "
+                          "mysql: %.*s (%u); the grants are in "
                           "docs/sql/README.md, Rights",
-                          mysql_error(self->conn), code);
+                          len < 120 ? len : 120, text, code);
     if (code == ER_DISK_FULL || code == ER_RECORD_FILE_FULL)
         status = IDEM_ERR_FULL;
-    return idem__fail(err, status, "mysql: %s (%u)", mysql_error(self->conn),
-                      code);
+    return idem__fail(err, status, "mysql: %.*s (%u)", len, text, code);
 }
 
 void

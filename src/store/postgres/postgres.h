@@ -39,7 +39,8 @@ struct postgres_store {
     char *url;        /* without idem's own parameters */
     char unsafe[128]; /* ?unsafe=: guarantees that the operator gave up */
     int64_t timeout_us;
-    PGconn *conn; /* NULL: to be opened again */
+    PGconn *conn;    /* NULL: to be opened again */
+    int host, hosts; /* the one of the URL's hosts to try first; how many */
     struct idem_retry retry;
     uint32_t row_type; /* of idem.idem_record */
     int wary;          /* see columns.h */

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #define CONNECT_US 2000000
+#define OPTIONS_MAX 120 /* libpq 18 has 50 */
 
 static const char session[] =
     "set lock_timeout = '2ms';"
@@ -71,12 +72,18 @@ take_notice(void *arg, const PGresult *result)
         self->warned = true;
 }
 
-/* Make the message one line, without the newline at the end of libpq's
- * messages. */
+/* The length of the first line: libpq's messages end in a newline, and those of
+ * a trigger may have several. */
+static int
+line_len(const char *text)
+{
+    return (int)strcspn(text, "\n");
+}
+
 static enum idem_status
 fail_text(enum idem_status status, const char *text, struct idem_error *err)
 {
-    int len = (int)strcspn(text, "\n");
+    int len = line_len(text);
 
     return idem__fail(err, status, "postgres: %.*s", len,
                       len > 0 ? text : "the connection is lost");
@@ -99,9 +106,9 @@ idem__postgres_fail(struct postgres_store *self, const PGresult *result,
                           "idem store init URL, or sql/postgres.sql by hand");
     if (strcmp(state, "42501") == 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "postgres: %.120s; the grants are in "
+                          "postgres: %.*s; the grants are in "
                           "docs/sql/README.md, Rights",
-                          text);
+                          line_len(text) < 120 ? line_len(text) : 120, text);
     if (strcmp(state, "53100") == 0)
         return fail_text(IDEM_ERR_FULL, text, err);
     return fail_text(IDEM_ERR_UNAVAILABLE, text, err);
@@ -176,20 +183,96 @@ idem__postgres_result(struct postgres_store *self, int64_t deadline_us,
 
 /* ---- opening --------------------------------------------------------- */
 
-enum idem_status
-idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
+static int
+parts_of(const char *list)
 {
-    const char *keys[] = {"dbname", "fallback_application_name",
-                          "tcp_user_timeout", NULL};
-    const char *values[] = {self->url, "idem", "10000", NULL};
+    int parts = 1;
+
+    for (; *list; list++)
+        parts += *list == ',';
+    return parts;
+}
+
+/* How many hosts the options name. 1, too, if their lists do not match: libpq
+ * gets them as they are and says so. */
+static int
+hosts_of(const PQconninfoOption *options)
+{
+    int names = 0, addresses = 0, ports = 0, hosts;
+
+    for (; options->keyword; options++) {
+        int parts = options->val ? parts_of(options->val) : 0;
+
+        if (strcmp(options->keyword, "host") == 0)
+            names = parts;
+        else if (strcmp(options->keyword, "hostaddr") == 0)
+            addresses = parts;
+        else if (strcmp(options->keyword, "port") == 0)
+            ports = parts;
+    }
+    hosts = names > addresses ? names : addresses;
+    if (names > 0 && addresses > 0 && names != addresses)
+        return 1;
+    return hosts > 1 && (ports <= 1 || ports == hosts) ? hosts : 1;
+}
+
+static bool
+is_list(const char *keyword)
+{
+    return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
+           strcmp(keyword, "port") == 0;
+}
+
+/* Cut one part out of a list. */
+static const char *
+take_part(char *list, int part)
+{
+    for (; part > 0; part--)
+        list = strchr(list, ',') + 1;
+    list[strcspn(list, ",")] = '\0';
+    return list;
+}
+
+/* Start to connect to one of the URL's hosts. libpq tries several hosts in
+ * turn, but with PQconnectPoll it waits for one that does not reply until TCP
+ * gives up, which takes minutes, and no caller can make it go on. */
+static PGconn *
+start(struct postgres_store *self)
+{
+    const char *keys[OPTIONS_MAX + 3], *values[OPTIONS_MAX + 3];
+    PQconninfoOption *options = PQconninfoParse(self->url, NULL);
+    PGconn *conn;
+    int n = 0;
+
+    if (!options)
+        return NULL;
+    self->hosts = hosts_of(options);
+    for (PQconninfoOption *o = options; o->keyword && n < OPTIONS_MAX; o++) {
+        if (!o->val)
+            continue;
+        keys[n] = o->keyword;
+        values[n++] = is_list(o->keyword) && parts_of(o->val) == self->hosts
+                          ? take_part(o->val, self->host)
+                          : o->val;
+    }
+    keys[n] = "fallback_application_name";
+    values[n++] = "idem";
+    keys[n] = "tcp_user_timeout";
+    values[n++] = "10000";
+    keys[n] = values[n] = NULL;
+    conn = PQconnectStartParams(keys, values, 0);
+    PQconninfoFree(options);
+    return conn;
+}
+
+static enum idem_status
+connect_one(struct postgres_store *self, struct idem_error *err)
+{
     int64_t deadline = clock_us(self) + connect_us(self);
     PostgresPollingStatusType state = PGRES_POLLING_WRITING;
     enum idem_status status;
 
-    self->connects++;
-    self->plan_after_us = 0; /* it has no plans yet */
-    self->base.link = idem__new_rev();
-    self->conn = PQconnectStartParams(keys, values, 1);
+    self->conn = start(self);
     if (!self->conn)
         return idem__fail(err, IDEM_ERR_MEMORY, "postgres: out of memory");
     PQsetNoticeReceiver(self->conn, take_notice, self);
@@ -211,6 +294,30 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
         status =
             fail_text(IDEM_ERR_UNAVAILABLE, PQerrorMessage(self->conn), err);
     idem__postgres_disconnect(self);
+    return status;
+}
+
+static void
+next_host(struct postgres_store *self)
+{
+    self->host = (self->host + 1) % self->hosts;
+}
+
+/* Begin with the host that worked last. */
+enum idem_status
+idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
+{
+    enum idem_status status;
+
+    self->connects++;
+    self->plan_after_us = 0; /* it has no plans yet */
+    self->base.link = idem__new_rev();
+    status = connect_one(self, err);
+    for (int tried = 1; status == IDEM_ERR_UNAVAILABLE && tried < self->hosts;
+         tried++) {
+        next_host(self);
+        status = connect_one(self, err);
+    }
     return status;
 }
 
@@ -383,8 +490,10 @@ connect_fresh(struct idem_store *store, struct idem_error *err)
         status = set_up(self, commits, err);
     if (status == IDEM_OK)
         status = prepare(self, err);
-    if (status != IDEM_OK)
+    if (status != IDEM_OK) {
         idem__postgres_disconnect(self);
+        next_host(self);
+    }
     return status;
 }
 

@@ -8,6 +8,7 @@
  */
 #include "zookeeper.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,15 +111,15 @@ static bool
 read_cursor(const char *text, unsigned *shard, const char **after)
 {
     uint8_t key[IDEM_KEY_LEN];
-    char *end;
 
     *shard = 0;
     *after = "";
     if (strcmp(text, "0") == 0)
         return true;
     if (strlen(text) == 2) {
-        *shard = (unsigned)strtoul(text, &end, 16);
-        return *end == 0;
+        *shard = (unsigned)strtoul(text, NULL, 16);
+        return isxdigit((unsigned char)text[0]) &&
+               isxdigit((unsigned char)text[1]);
     }
     if (!idem__key_from_hex(text, strlen(text), key))
         return false;
