@@ -8,7 +8,7 @@ import { t } from "./words.js";
 export const isDoubt = (r) => r.state === "executing" && r.type === "request" && r.mode === "strict" && r.lease_until < serverNow();
 export const nameOf = (r, field) => r[field] ?? `base64:${r[field + "_base64"]}`;
 
-// A gateway's label: "POST /orders 00-0af7…", the route and the trace that began it.
+// A gateway's label: "POST /orders 00-0af7…", the method and path of the request and its trace.
 const LABEL = /^([A-Z]+ \/\S*)(?: (\S+))?$/;
 
 function Life({ record: r }) {
@@ -116,11 +116,11 @@ export function RecordDrawer({ record: r, onClose }) {
             if (said.record) { setRecord(said.record); setMasked(said.record.masked_bytes || 0); }
         });
     }
-    const [, route, trace] = LABEL.exec(record.subject || "") || [];
+    const [, request, trace] = LABEL.exec(record.subject || "") || [];
     const reachable = record.scope !== undefined && record.id !== undefined && record.type === "request";
     return <Drawer title={nameOf(record, "id")} onClose={onClose}>
         <Facts facts={[[t("scope"), nameOf(record, "scope")], [t("key"), nameOf(record, "id")], [t("type"), record.type], [t("state"), record.state],
-            [t("began"), record.subject], [t("route"), route], [t("trace"), trace], [t("attempt"), record.attempt], [t("mode"), record.mode], [t("fence"), String(record.fence)],
+            [t("began"), record.subject], [t("request"), request], [t("trace"), trace], [t("attempt"), record.attempt], [t("mode"), record.mode], [t("fence"), String(record.fence)],
             [t("fingerprint"), record.fingerprint], [t("since"), isDoubt(record) ? span(serverNow() - record.lease_until) : undefined]]} />
         <Life record={record} />
         <Answer record={record} masked={masked} />

@@ -81,6 +81,7 @@ const WORDS = {
     age: ["Age", "时间"],
     began: ["Began it", "发起者"],
     trace: ["Trace", "链路"],
+    request: ["Request", "请求"],
     attempt: ["Attempts", "次数"],
     mode: ["Mode", "模式"],
     fence: ["Fence", "栅栏号"],

@@ -49,7 +49,7 @@ var problems = map[string]problemType{
 	"in-progress": {409, "in progress", true, "The first request with this key is still running",
 		"Send the same request again after a while: it will not run twice."},
 	"mismatch": {422, "not executed", false, "This key was used for a different request",
-		"A key names one request with one content. Use a new key for a new request."},
+		"This key was used for a request with another method, path, query or body. If this is a retry, send exactly the first request again: with a new key it could run twice. Use a new key only for a new request."},
 	"outcome-unknown": {409, "outcome unknown", false, "It is not known whether this request was done",
 		"The first request with this key was started and its outcome was lost. It will not be run again."},
 	"settled": {409, "failed for good", false, "This request was settled as failed", "It was declared failed and will not be run."},

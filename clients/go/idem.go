@@ -117,6 +117,8 @@ func (c *Client) ask(ctx context.Context, args []any, deadline, wait time.Durati
 			return nil, because(ErrOutcomeUnknown, "no reply in time, and it may have been stored: %v", err)
 		} else if refused != nil {
 			return nil, because(ErrUnavailable, "%v", err)
+		} else if b != nil && errors.Is(b.cause, errStrange) { // something was reached
+			return nil, because(ErrUnavailable, "%v give the address of its socket or its RESP port", err)
 		} else {
 			return nil, because(ErrUnavailable, "%v; is idem serve running at this address?", err)
 		}

@@ -24,6 +24,8 @@ const (
 	trusted     = time.Second // after so long without an answer a connection is asked whether it is alive
 )
 
+var errStrange = errors.New("unexpected reply: is this an idem server?")
+
 // broken: the connection failed. sent: the server may have got the command.
 type broken struct {
 	cause error
@@ -199,7 +201,7 @@ func (c *connection) read() (any, error) {
 		return nil, err
 	}
 	if len(line) < 3 || !strings.HasSuffix(line, "\r\n") {
-		return nil, errors.New("unexpected reply: is this an idem server?")
+		return nil, errStrange
 	}
 	text := line[1 : len(line)-2]
 	switch line[0] {
@@ -211,7 +213,7 @@ func (c *connection) read() (any, error) {
 	}
 	number, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return nil, errors.New("unexpected reply: is this an idem server?")
+		return nil, errStrange
 	}
 	switch line[0] {
 	case ':':
@@ -221,14 +223,14 @@ func (c *connection) read() (any, error) {
 			return []byte(nil), nil
 		}
 		if number > longest {
-			return nil, errors.New("unexpected reply: is this an idem server?")
+			return nil, errStrange
 		}
 		data := make([]byte, number+2)
 		_, err := io.ReadFull(c.reader, data)
 		return data[:number], err
 	case '*':
 		if number < 0 || number > longest {
-			return nil, errors.New("unexpected reply: is this an idem server?")
+			return nil, errStrange
 		}
 		items := make([]any, number)
 		for i := range items {
@@ -238,7 +240,7 @@ func (c *connection) read() (any, error) {
 		}
 		return items, nil
 	}
-	return nil, errors.New("unexpected reply: is this an idem server?")
+	return nil, errStrange
 }
 
 // pool keeps connections; each serves one call at a time.

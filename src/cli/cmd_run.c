@@ -145,8 +145,10 @@ refuse(const struct run_options *run, const struct idem_answer *answer)
         [IDEM_V_BUSY] = "is running right now; give --wait TIME to wait for it",
         [IDEM_V_DOUBT] = "was started, and it is unknown whether it was done; "
                          "find out, then settle it (idem help settle)",
-        [IDEM_V_MISMATCH] = "was used for another command; use a new id, or "
-                            "give --any-command if the command may differ",
+        [IDEM_V_MISMATCH] =
+            "was used for another command; if this is a retry, give exactly "
+            "the first command, or --any-command if the command may differ, "
+            "because with a new id it could run twice",
     };
     const char *reason = reasons[answer->verdict];
 
@@ -211,8 +213,10 @@ begin(struct run_options *run)
     make_fingerprint(run);
     limit_output(run);
     err.status = idem__run_begin(run->engine, &op, &claim, &answer, &err);
-    if (err.status != IDEM_OK)
+    if (err.status != IDEM_OK) {
+        cli_advise_on_store(&run->verb.where, &op, &err);
         return cli_fail(&err);
+    }
     if (claim)
         code = execute(run, claim, &answer);
     else if (answer.verdict == IDEM_V_REPLAY)

@@ -240,8 +240,8 @@ find(struct scan_options *s, struct idem_filter *filter)
         filter->id = (struct idem_bytes){NULL, 0};
         code = run(s, filter);
     } else if (strncasecmp(s->id, "urn:uuid:", 9) == 0 && !is_uuid(s->id + 9)) {
-        fprintf(stderr, "idem: this instance is not a UUID: give all of it, "
-                        "urn:uuid: and 36 characters\n");
+        return cli_usage_error("this instance is not a UUID: give all of it, "
+                               "urn:uuid: and 36 characters");
     } else if (strncasecmp(s->id, "urn:uuid:", 9) == 0) {
         fprintf(stderr, "idem: that request had no record; look for this "
                         "instance in the gateway's access log\n");

@@ -15,6 +15,7 @@ struct settle {
     const char *body;
     struct cli_list headers;
     int64_t ttl, http;
+    bool absent;
     struct cli_doubts doubts;
 };
 
@@ -89,8 +90,13 @@ check_usage(const struct settle *s, char **words, size_t count)
         return cli_usage_error("one request needs SCOPE and ID: idem find "
                                "%.100s searches all scopes for this id",
                                words[0]);
-    if (count == 0 && s->fence)
-        return cli_usage_error("--fence is for one request: give SCOPE ID");
+    if (count == 0 && (s->fence || s->absent))
+        return cli_usage_error("--%s is for one request: give SCOPE ID",
+                               s->fence ? "fence" : "absent");
+    if (s->absent && !s->as)
+        return cli_usage_error("--absent needs --as succeeded or --as failed");
+    if (s->absent && s->fence)
+        return cli_usage_error("--fence is of a record: leave out --absent");
     if (count == 2 &&
         (d->scope || d->older_ms || d->all || d->dry_run || d->yes))
         return cli_usage_error("--scope, --older, --all, --dry-run and --yes "
@@ -162,6 +168,8 @@ run(struct settle *s, char **args, size_t count)
     code = read_result(s, &op, &result);
     if (code < 0) {
         place_reason(s, &op);
+        /* The store itself compares a fence with the record. */
+        s->verb.must_exist = s->as && !s->absent && !s->fence;
         code = count == 2 ? cli_run_verb(&s->verb, &op)
                           : cli_settle_doubts(&s->verb, &s->doubts, &op);
     }
@@ -189,6 +197,9 @@ cli_settle(int argc, char **argv)
          "with --http: a header of the response, 'Name: value'"},
         {"body", 0, CLI_TEXT, &s.body, "VALUE",
          "with --http: the body, @FILE, or - for standard input"},
+        {"absent", 0, CLI_FLAG, &s.absent, NULL,
+         "with --as: store the outcome also if there is no record of this "
+         "request"},
         CLI_REASON_OPTION(&s.reason),
         CLI_FENCE_OPTION(&s.fence),
         {"wait", 'w', CLI_MS, &s.verb.patience_ms, "TIME",
@@ -214,10 +225,11 @@ cli_settle(int argc, char **argv)
                  "[options]",
         .about =
             "Decide the outcome of a request for good. If it was never "
-            "started, this outcome is stored for it too (without --as: "
-            "failed), so that a late begin cannot run it; a note on standard "
-            "error says so, and --fence prevents it. If it is running, nothing "
-            "changes: \"busy\" (11). If it "
+            "started, \"failed\" is stored for it, so that a late begin cannot "
+            "run it; a note on standard error says so, and --fence prevents "
+            "it. With --as, a request that has no record is refused: "
+            "\"absent\" (16), unless you give --absent. If it is running, "
+            "nothing changes: \"busy\" (11). If it "
             "is in \"doubt\" (12), --as succeeded or --as failed decides it, "
             "which needs the right to operate. If it was done, its result is "
             "printed. Without SCOPE ID, it asks you, then settles all doubts "

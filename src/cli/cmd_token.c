@@ -16,16 +16,21 @@ struct issue {
 };
 
 static enum idem_status
-issue_one(struct idem_engine *engine, const char *subject, int64_t ttl_ms,
-          struct idem_answer *answer, struct idem_error *err)
+issue_one(struct idem_engine *engine, const struct issue *issue,
+          const char *subject, struct idem_answer *answer,
+          struct idem_error *err)
 {
     char token[IDEM_TOKEN_LEN + 1];
-    struct idem_op op = {
-        .verb = IDEM_ISSUE, .scope = idem_text(subject), .ttl_ms = ttl_ms};
+    struct idem_op op = {.verb = IDEM_ISSUE,
+                         .scope = idem_text(subject),
+                         .ttl_ms = cli_ms_or_default(issue->ttl)};
 
     idem_token_make(token);
     op.id = idem_text(token);
-    return idem_do(engine, &op, answer, err);
+    err->status = idem_do(engine, &op, answer, err);
+    if (err->status != IDEM_OK)
+        cli_advise_on_store(&issue->where, &op, err);
+    return err->status;
 }
 
 static int
@@ -39,9 +44,7 @@ issue_all(const struct issue *issue, struct idem_engine *engine,
         struct idem_answer answer = {0};
         struct idem_error err = {0};
 
-        err.status = issue_one(engine, subject, cli_ms_or_default(issue->ttl),
-                               &answer, &err);
-        if (err.status != IDEM_OK) {
+        if (issue_one(engine, issue, subject, &answer, &err) != IDEM_OK) {
             code = cli_fail(&err);
         } else if (cli_json) {
             json_array_append_new(tokens, json_stringn(answer.record->id.data,
@@ -123,8 +126,11 @@ redeem_next(const struct cli_verb *verb, const struct idem_op *op)
     int code;
 
     err.status = cli_engine_open(&verb->where, &engine, &err);
-    if (err.status == IDEM_OK)
+    if (err.status == IDEM_OK) {
         err.status = idem__do_verb(engine, op, true, &answer, &err);
+        if (err.status != IDEM_OK)
+            cli_advise_on_store(&verb->where, op, &err);
+    }
     if (err.status != IDEM_OK) {
         code = cli_fail(&err);
     } else if (answer.verdict != IDEM_V_REDEEMED) {

@@ -37,8 +37,9 @@ static const struct exit_row verdicts[IDEM__VERDICT_COUNT] = {
          "idem settle SCOPE ID --as succeeded or --as failed"},
     [IDEM_V_MISMATCH] =
         {13, "mismatch", "this id was used for a different request",
-         "this id was used with other content: a new request needs a "
-         "new id"},
+         "this id was used with other content: if this is a retry, send "
+         "exactly the first content again, because with a new id it could run "
+         "twice; use a new id only for a new request"},
     [IDEM_V_FINISHED] =
         {14, "finished", "this fence finished it with another outcome",
          "it was finished before with another outcome, which stays"},

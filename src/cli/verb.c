@@ -5,6 +5,7 @@
 
 #include "../base/hex.h"
 #include "../base/units.h"
+#include "../remote/remote.h"
 #include "../serve/core/rights.h"
 
 #include <pwd.h>
@@ -301,6 +302,28 @@ was_absent(struct idem_engine *engine, const struct idem_op *op)
     return absent;
 }
 
+/* An outcome for a mistyped id would be stored for a request that never came.
+ * True if there is no record; `answer` is then the answer of GET. */
+static bool
+is_missing(const struct cli_verb *verb, struct idem_engine *engine,
+           const struct idem_op *op, struct idem_answer *answer)
+{
+    struct idem_op get = {
+        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+
+    if (!verb->must_exist)
+        return false;
+    if (idem__do_verb(engine, &get, false, answer, NULL) == IDEM_OK &&
+        answer->verdict == IDEM_V_ABSENT) {
+        warn_of(op, "has no record, and nothing was stored: did you mistype "
+                    "it? To store an outcome for a request that has not come "
+                    "yet, add --absent");
+        return true;
+    }
+    idem_answer_clear(answer);
+    return false;
+}
+
 /* SETTLE also decides requests that have not come, so that they cannot run
  * late. A mistyped id looks the same, so say it. */
 static void
@@ -352,6 +375,44 @@ find_more(struct idem_engine *engine, const struct idem_op *op,
     return more;
 }
 
+/* After LOST, the same command again finds out what was stored, or does what
+ * was not; not for all verbs. */
+static const char *
+advice_for_lost(const struct idem_op *op)
+{
+    bool claims = op->verb == IDEM_BEGIN || op->verb == IDEM_LOCK;
+
+    if (claims && !op->nonce)
+        return "run the same command again; \"busy\" can then be this claim, "
+               "until its lease is over";
+    if (op->verb == IDEM_ISSUE)
+        return "run the same command again for another token; nobody has this "
+               "one";
+    if (op->verb == IDEM_REDEEM && !op->nonce)
+        return "run the same command again; \"duplicate\" can then be this use";
+    return "run the same command again";
+}
+
+void
+cli_advise_on_store(const struct cli_where *where, const struct idem_op *op,
+                    struct idem_error *err)
+{
+    size_t len = strlen(err->text), room = sizeof(err->text) - len;
+    bool of_store =
+        cli_store_url(where) || strncmp(err->text, IDEM__REMOTE_STORE_FAILED,
+                                        strlen(IDEM__REMOTE_STORE_FAILED)) == 0;
+
+    if (!of_store || len == 0)
+        return;
+    if (err->status == IDEM_ERR_LOST)
+        snprintf(err->text + len, room, "; %s%s",
+                 strstr(err->text, "stored") ? "" : "it may have been stored: ",
+                 advice_for_lost(op));
+    else if (err->status == IDEM_ERR_UNAVAILABLE)
+        snprintf(err->text + len, room, "; %stry again",
+                 op->verb == IDEM_GET ? "" : "nothing was stored, ");
+}
+
 int
 cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
 {
@@ -372,10 +433,14 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
             return code;
     }
     where = verb->where;
-    where.must_exist = op->verb == IDEM_GET || op->verb == IDEM_FORGET;
+    where.must_exist =
+        verb->must_exist || op->verb == IDEM_GET || op->verb == IDEM_FORGET;
     status = cli_engine_open(&where, &engine, &err);
-    if (status == IDEM_OK)
+    if (status == IDEM_OK && !is_missing(verb, engine, op, &answer)) {
         status = cli_do_verb(verb, engine, op, &answer, &err);
+        err.status = status;
+        cli_advise_on_store(&verb->where, op, &err);
+    }
     if (status != IDEM_OK) {
         err.status = status;
         code = cli_fail(&err);

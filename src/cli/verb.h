@@ -13,6 +13,7 @@ struct cli_verb {
     const char *type;    /* --type */
     const char *print;   /* --print */
     int64_t patience_ms; /* how long to retry while busy */
+    bool must_exist;     /* refuse a key that has no record */
 };
 
 #define CLI_VERB_OPTIONS(verb)                                                 \
@@ -69,6 +70,11 @@ enum idem_status cli_do_verb(const struct cli_verb *verb,
                              const struct idem_op *op,
                              struct idem_answer *answer,
                              struct idem_error *err);
+
+/* A store's error says what happened: add what it means for this op, and what
+ * to do. Errors of the connection to a server say it themselves. */
+void cli_advise_on_store(const struct cli_where *where,
+                         const struct idem_op *op, struct idem_error *err);
 
 /* Run the op and print its answer; returns the exit code. */
 int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);

@@ -230,24 +230,29 @@ cli_store_open(const struct cli_where *where, const char *url,
     return idem_open(url, &filled, engine, err);
 }
 
-/* A command that only looks refuses a folder that is missing. Otherwise a
- * mistyped name would look like a journal without records. */
+/* A command that only looks refuses a folder or file that is missing. Otherwise
+ * a mistyped name would look like a store without records. */
 static enum idem_status
-check_folder(const char *url, struct idem_error *err)
+check_place(const char *url, struct idem_error *err)
 {
-    const char *dir = url + strlen("journal:");
-    const char *options = strrchr(dir, '?');
+    bool journal = strncmp(url, "journal:", 8) == 0;
+    size_t skip = journal ? 8 : strncmp(url, "sqlite:", 7) == 0 ? 7 : 0;
+    const char *place = url + skip, *options = strrchr(place, '?');
     char path[CLI_URL_MAX];
     struct stat st;
 
     snprintf(path, sizeof(path), "%.*s",
-             (int)(options ? (size_t)(options - dir) : strlen(dir)), dir);
-    if (stat(path, &st) != 0 && errno == ENOENT)
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "journal: there is no folder %.150s: correct the "
-                          "name; idem begin or idem serve creates a journal",
-                          path);
-    return IDEM_OK;
+             (int)(options ? (size_t)(options - place) : strlen(place)), place);
+    if (skip == 0 || strncmp(path, ":memory:", 8) == 0 ||
+        stat(path, &st) == 0 || errno != ENOENT)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      journal ? "journal: there is no folder %.150s: correct "
+                                "the name; idem begin or idem serve creates a "
+                                "journal"
+                              : "sqlite: there is no file %.150s: correct the "
+                                "name; idem begin or idem serve creates it",
+                      path);
 }
 
 enum idem_status
@@ -267,8 +272,7 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                           "--store is empty: give the URL of a store, or leave "
                           "it out to ask a server");
     if (store) {
-        if (where->must_exist && strncmp(store, "journal:", 8) == 0 &&
-            check_folder(store, err) != IDEM_OK)
+        if (where->must_exist && check_place(store, err) != IDEM_OK)
             return IDEM_ERR_INVALID;
         status = cli_store_open(where, store, &options, engine, err);
         if (status == IDEM_ERR_UNAVAILABLE)

@@ -17,7 +17,7 @@ struct cli_where {
     const char *server;      /* address, or NULL: IDEM_SERVER */
     const char *credentials; /* file, or NULL: IDEM_AUTH */
     const char *seal_key;    /* file, or NULL: IDEM_SEAL_KEY */
-    bool must_exist;         /* do not create the folder of a journal */
+    bool must_exist;         /* do not create a journal or SQLite file */
 };
 
 /* The rows of these options, for every verb's table. */

@@ -204,6 +204,7 @@ struct idem__outage {
     /* Boot times: of the first and the last failure, of the first success after
      * that one (0: none), and of the last line in the log (0: none). */
     int64_t since_us, failed_us, worked_us, said_us;
+    char why[sizeof(((struct idem_error *)NULL)->text)]; /* the logged cause */
 };
 
 /* A call of the store, which wrote or only read, failed with this error or

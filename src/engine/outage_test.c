@@ -154,6 +154,32 @@ parts_that_work_do_not_end_the_outage_of_one(void **state)
     assert_string_equal(rig->said, "the store works again after 20.9 s");
 }
 
+/* At first the server refuses connections, then it lacks a replica. */
+static void
+another_cause_is_logged_but_not_every_time(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a");
+    int64_t passed_ms = 0;
+
+    set_away(rig, true);
+    ask_later(rig, &op, IDEM_ERR_UNAVAILABLE);
+    faulty_plan(rig->store, FAULT_LOST_NOT, 0, 1000000);
+    for (; passed_ms < 9900; passed_ms += 1100) {
+        ask_later(rig, &op, IDEM_ERR_LOST);
+        assert_int_equal(rig->logged, passed_ms < 8800 ? 1 : rig->logged);
+    }
+    ask_later(rig, &op, IDEM_ERR_LOST);
+    assert_int_equal(rig->logged, 2);
+    assert_non_null(strstr(rig->said, "the store still fails: planned: lost"));
+    for (int i = 0; i < 20; i++)
+        ask_later(rig, &op, IDEM_ERR_LOST);
+    assert_int_equal(rig->logged, 2);
+    set_away(rig, false);
+    ask_later(rig, &op, IDEM_OK);
+    assert_int_equal(rig->logged, 3);
+}
+
 int
 main(void)
 {
@@ -168,6 +194,7 @@ main(void)
                  FAULTY_REMOTE),
         rig_test(reads_do_not_end_an_outage_of_writes, FAULTY_REMOTE),
         rig_test(an_outage_of_reads_is_logged_too, FAULTY_REMOTE),
+        rig_test(another_cause_is_logged_but_not_every_time, FAULTY_REMOTE),
         rig_test(parts_that_work_do_not_end_the_outage_of_one, FAULTY_PARTIAL),
     };
 

@@ -4,6 +4,7 @@
  */
 #include "flight.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static bool
@@ -33,6 +34,20 @@ tells_both(const struct idem_op *op, struct idem_answer *answer)
         (answer->verdict == IDEM_V_BUSY || answer->verdict == IDEM_V_DOUBT))
         return false;
     return answer->verdict != IDEM_V_DUPLICATE || op->verb != IDEM_ISSUE;
+}
+
+/* "Connection refused" could be about this server. */
+static void
+say_whose_store(const struct idem__wire_reply *reply, enum idem_status status,
+                struct idem_error *err)
+{
+    char text[sizeof(err->text)];
+
+    if (!reply->error ||
+        (status != IDEM_ERR_UNAVAILABLE && status != IDEM_ERR_LOST))
+        return;
+    snprintf(text, sizeof(text), "%s", err->text);
+    idem__fail(err, status, IDEM__REMOTE_STORE_FAILED "%s", text);
 }
 
 /* Decide what to report to the caller. */
@@ -77,9 +92,10 @@ answer_job(struct idem_engine *engine, struct flight *flight,
     struct idem__job *job = idem__flight_job(flight);
     struct idem_error err = {IDEM_OK, ""};
     enum idem_status status =
-        judge(flight, idem__wire_answer(reply, &job->answer, &job->told, &err),
-              &job->answer, &err);
+        idem__wire_answer(reply, &job->answer, &job->told, &err);
 
+    say_whose_store(reply, status, &err);
+    status = judge(flight, status, &job->answer, &err);
     if (status == IDEM_OK)
         add_own_result(job);
     idem__flight_drop(engine, flight);
@@ -101,6 +117,7 @@ answer_scan(struct idem_engine *engine, struct flight *flight,
     size_t count = status == IDEM_OK ? reply->values : 0;
     struct idem_record *records = calloc(count + 1, sizeof(*records));
 
+    say_whose_store(reply, status, &err);
     idem__flight_drop(engine, flight);
     if (!records)
         status = idem__fail(&err, IDEM_ERR_MEMORY, "out of memory");

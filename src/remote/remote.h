@@ -35,6 +35,9 @@ enum idem_status idem__remote_address_open(const char *url,
                                            struct idem_error *err);
 void idem__remote_address_clear(struct idem__remote_address *address);
 
+/* An error of the server's store begins with this. */
+#define IDEM__REMOTE_STORE_FAILED "the server's store failed: "
+
 /* Information that a server sends about itself. */
 struct idem__remote_hello {
     size_t max_result;

@@ -197,6 +197,15 @@ idem__store_opened(struct idem_store *made, enum idem_status status,
     return status;
 }
 
+bool
+idem__store_refuses_login(const char *text)
+{
+    return strstr(text, "WRONGPASS") || strstr(text, "NOAUTH") ||
+           strstr(text, "Access denied for user") ||
+           strstr(text, "password authentication failed") ||
+           strstr(text, "no password supplied");
+}
+
 /* "Connection refused", "wrong password": the libraries say what happened and
  * not what to do. A message of ours that does has it after a semicolon. */
 static void
@@ -211,6 +220,10 @@ advise(const char *url, struct idem_error *err)
         snprintf(err->text + len, sizeof(err->text) - len,
                  "; create the database first, or correct its name in the "
                  "store's URL");
+    else if (strstr(url, "://") && !strchr(err->text, ';') &&
+             idem__store_refuses_login(err->text))
+        snprintf(err->text + len, sizeof(err->text) - len,
+                 "; correct the user and password in the store's URL");
     else if (strstr(url, "://") && !strchr(err->text, ';'))
         snprintf(err->text + len, sizeof(err->text) - len,
                  "; is that server running, and are host, port, user and "

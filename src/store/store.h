@@ -243,6 +243,9 @@ enum idem_status idem__store_open_as(const struct idem_store_type *type,
 enum idem_status idem__store_init_as(const struct idem_store_type *type,
                                      const char *url, struct idem_error *err);
 
+/* True if this error of a store's server refuses the user or the password. */
+bool idem__store_refuses_login(const char *text);
+
 /* The same for a type with a `share`: a store that splits large batches,
  * controlled by the URL's parameters `connections` and `share` (split.c). */
 enum idem_status idem__split_open(const struct idem_store_type *type,

@@ -121,7 +121,7 @@ class Play:
             assert answer.headers["Content-Type"].startswith("application/problem+json"), said
             assert answer.headers["Link"] and answer.headers["Cache-Control"] == "no-store", said
             told = json.loads(answer.body)
-            wanted = {k: expect[k] for k in ("status", "class", "retryable") if k in expect}
+            wanted = {k: expect[k] for k in ("status", "class", "retryable", "detail") if k in expect}
             wanted["type"] = wanted["documentation"] = PROBLEM_BASE + expect["problem"]
             assert {k: told[k] for k in wanted} == wanted, told
         if "type" in expect:

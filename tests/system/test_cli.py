@@ -37,6 +37,7 @@ class Cli:
 def idem(request):
     with folder() as where:
         os.mkdir(where + "/j")
+        os.close(os.open(where + "/db", os.O_CREAT, 0o600))
         yield Cli({"journal": "journal:" + where + "/j", "sqlite": "sqlite:" + where + "/db"}[request.param], where)
 
 
@@ -124,6 +125,17 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
     assert bare("begin", "s", "i", "--store", "journal:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "journal:" + wrong)[0] == 0
 
 
+def test_looking_into_a_file_that_is_missing_does_not_create_it(bare):
+    wrong = bare.where + "/mistyped"
+    for args in (("doubts",), ("scan",), ("find", "i"), ("get", "s", "i"), ("forget", "s", "i"), ("settle", "--all", "--as", "failed", "--yes"),
+                 ("settle", "s", "i", "--as", "failed")):
+        for options in ("", "?mode=wal"):
+            code, out = bare(*args, "--store", "sqlite:" + wrong + options)
+            assert code == 2 and out == "" and "sqlite: there is no file %s: correct the name" % wrong in bare.said, (args, bare.said)
+    assert not os.path.exists(wrong)
+    assert bare("begin", "s", "i", "--store", "sqlite:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "sqlite:" + wrong)[0] == 0
+
+
 @pytest.mark.parametrize("kind,options", [("journal", "?clock=trust"), ("sqlite", "?mode=wal")])
 def test_checking_or_copying_a_store_that_is_missing_does_not_create_it(bare, kind, options):
     """A mistyped name would be "ready to use"."""
@@ -172,7 +184,12 @@ def test_a_record_in_progress_or_in_doubt_does_not_expire(idem):
 def test_settle_says_that_there_was_no_such_request(idem):
     with folder() as where, Server(where) as server:
         for at in ({}, {"IDEM_SERVER": "unix:" + server.socket}):
-            code, out = idem("settle", "shop", "typo", "--as", "succeeded", env=at)
+            for refused in (["--as", "succeeded"], ["--as", "failed", "--result", "no", "--reason", "r"]):
+                assert idem("settle", "shop", "typo", *refused, env=at) == (16, "absent\n"), "a mistyped key gets no outcome"
+                assert "shop typo has no record, and nothing was stored: did you mistype it?" in idem.said and "add --absent\n" in idem.said
+                assert idem("get", "shop", "typo", env=at)[0] == 16
+            assert idem("settle", "shop", "typo", "--as", "failed", "--fence", "1", env=at)[0] == 15
+            code, out = idem("settle", "shop", "typo", "--as", "succeeded", "--absent", env=at)
             assert code == 0 and out.startswith("settled\n")
             assert "there was no record of shop typo: this outcome is stored for a request that has not come; " \
                    "idem forget shop typo removes it\n" in idem.said
@@ -326,6 +343,9 @@ BAD = [
     (("settle", "--as", "failed"), "give SCOPE ID, or which doubts"),
     (("settle", "--all"), "needs --as"),
     (("settle", "--as", "failed", "--all", "--fence", "3"), "--fence is for one request"),
+    (("settle", "--as", "failed", "--all", "--absent"), "--absent is for one request"),
+    (("settle", "s", "i", "--absent"), "--absent needs --as"),
+    (("settle", "s", "i", "--as", "failed", "--absent", "--fence", "3"), "leave out --absent"),
     (("settle", "s", "i", "--all"), "--scope, --older, --all, --dry-run and --yes"),
     (("settle", "s", "i", "--older", "1h"), "--scope, --older, --all, --dry-run and --yes"),
     (("settle", "s", "i", "--yes"), "--scope, --older, --all, --dry-run and --yes"),
@@ -420,7 +440,7 @@ def on_a_terminal(cli, *args):
 def test_a_terminal_is_told_what_to_do_next(bare):
     bare("begin", "s", "i", "--payload", "a", "--lease", "10m")
     bare("begin", "s", "short", "--lease", "1s")
-    for code, hint, args in ((11, "--wait 30s", ("begin", "s", "i", "--payload", "a")), (13, "needs a new id", ("begin", "s", "i", "--payload", "b")),
+    for code, hint, args in ((11, "--wait 30s", ("begin", "s", "i", "--payload", "a")), (13, "exactly the first content again, because with a new id it could run twice", ("begin", "s", "i", "--payload", "b")),
                              (15, "idem get shows it", ("finish", "s", "i", "7", "succeeded")), (16, "idem find", ("get", "s", "j")),
                              (18, "mistyped", ("redeem", "x" * 32, "me"))):
         got, said = on_a_terminal(bare, *args)
@@ -450,12 +470,12 @@ def test_a_server_that_is_missing_is_told_with_the_variable_that_named_it(bare):
 def test_an_instance_that_is_no_uuid_is_told(bare):
     whole = "urn:uuid:3f2a9c01-d4e5-4a7b-8c9d-000000000000"
     for wrong in ("urn:uuid:", whole[:-1], whole[:-1] + "g", whole.replace("-", "_"), whole + "0"):
-        assert bare("find", wrong) == (16, "") and "not a UUID" in bare.said and "had no record" not in bare.said, (wrong, bare.said)
+        assert bare("find", wrong) == (2, "") and "not a UUID" in bare.said and "had no record" not in bare.said, (wrong, bare.said)
     assert bare("find", whole) == (16, "") and "that request had no record" in bare.said and "not a UUID" not in bare.said
 
 
 def test_settling_what_is_decided_says_that_nothing_changes(bare):
-    bare("settle", "s", "i", "--as", "failed")
+    bare("settle", "s", "i")
     code, out = bare("settle", "s", "i", "--as", "succeeded")
     assert code == 10 and "state: failed" in out and "s i already has the outcome failed; nothing was changed" in bare.said
 
@@ -478,7 +498,7 @@ def test_stores_that_cannot_be_opened(bare):
     assert code not in (0, 16) and "file" in bare.said
     code, _ = bare("get", "s", "i", "--store", "journal:/proc/nowhere")
     assert code not in (0, 16) and "/proc/nowhere" in bare.said
-    code, _ = bare("get", "s", "i", "--store", "sqlite:/proc/nowhere/db")
+    code, _ = bare("begin", "s", "i", "--store", "sqlite:/proc/nowhere/db")
     assert code == 20 and "folder that is there" in bare.said
     code, out = bare.json("get", "s", "i", "--store", "nowhere:")
     assert code == 2 and out["error"] == "invalid" and "is not the URL of a store" in out["text"]
@@ -676,7 +696,7 @@ def test_a_result_that_is_too_large_to_keep_is_told_to_its_finisher(bare):
             code, out = call("finish", "s", name, fence, "succeeded", result, *options)
             assert code == 0 and "larger" not in out, out
             assert (bare.said.startswith("idem: s %s has its outcome" % name) and told in bare.said) if told else bare.said == "", bare.said
-        assert call("settle", "s", "new", "--as", "succeeded", "--result", "x" * 1025)[0] == 0
+        assert call("settle", "s", "new", "--absent", "--as", "succeeded", "--result", "x" * 1025)[0] == 0
         assert "s new has its outcome, but the result is larger" in bare.said
         for name in ("one", "two"):
             call("begin", "many", name, "--lease", "50ms")
@@ -692,7 +712,7 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
         bare("begin", "s", name, "--lease", "50ms", "--subject", subject)
         code, out = bare("settle", "s", name, "--as", "succeeded", "--http", "201", "--body", "x", "--wait", "10s", *options)
         assert code == 0 and out.startswith("settled\n") and ("was not started by a gateway" in bare.said) == told, (name, bare.said)
-    assert bare("settle", "s", "never", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
+    assert bare("settle", "s", "never", "--absent", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
     for name, subject in (("plain", ""), ("gateway", "POST /orders")):
         bare("begin", "many", name, "--lease", "50ms", "--subject", subject)
     code, out = bare("settle", "--scope", "many", "--as", "succeeded", "--http", "201", "--yes", "--wait", "10s")
@@ -705,4 +725,4 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
 def test_an_answer_without_a_body_gets_none(bare, status):
     code, _ = bare("settle", "shop", "a", "--as", "succeeded", "--http", status, "--body", "x")
     assert code == 2 and "has no body" in bare.said
-    assert bare("settle", "shop", "a", "--as", "succeeded", "--http", status)[0] == 0
+    assert bare("settle", "shop", "a", "--as", "succeeded", "--http", status, "--absent")[0] == 0

@@ -105,6 +105,29 @@ def test_a_server_without_room_is_a_server_that_is_away(language):
             one.close()
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_an_address_that_is_not_of_idem_is_told_with_one_cause_and_one_advice(language):
+    """It was reached, so nobody is asked whether idem serve is running there; where nobody listens, that is the question."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        def answer_all():
+            while True:
+                try:
+                    s = other.accept()[0]
+                except OSError:
+                    return
+                with s:
+                    s.recv(4096)
+                    s.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        threading.Thread(target=answer_all, daemon=True).start()
+        port = other.getsockname()[1]
+        answer = once("idem://127.0.0.1:%d" % port, language, deadline_ms=500)
+        other.shutdown(socket.SHUT_RDWR)
+    assert (answer["class"], answer["error"], answer["ran"]) == ("not_executed", "Unavailable", False), answer
+    assert answer["message"].endswith("unexpected reply: is this an idem server? give the address of its socket or its RESP port"), answer
+    answer = once("idem://127.0.0.1:%d" % port, language, deadline_ms=500)
+    assert answer["message"].endswith("; is idem serve running at this address?"), answer
+
+
 def test_a_record_that_another_transaction_holds_is_tried_again():
     """The server answers "busy" to RENEW and FINISH then. That is neither a lost lease nor a decision of somebody else."""
     database = servers.Postgres()

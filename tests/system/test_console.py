@@ -297,7 +297,7 @@ def test_consumers_are_shown_with_their_lag_and_dead_letters(browser):
             browser.complaints()
 
 
-def test_the_drawer_of_a_doubt_has_route_trace_and_what_operators_did(page, browser, server):
+def test_the_drawer_of_a_doubt_has_request_trace_and_what_operators_did(page, browser, server):
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     api = authorized(server.http)
     begin(api, "web", "drawer", lease_ms=30, subject="POST /orders " + trace)

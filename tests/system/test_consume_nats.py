@@ -126,7 +126,7 @@ def test_a_reason_of_several_lines_fits_into_a_letter(broker):
     """It comes from the record; a header of NATS has one line."""
     with folder() as f:
         store = "journal:" + f + "/j"
-        done = subprocess.run([IDEM, "settle", "orders/g", "lines", "--as", "failed", "--result", "first\nsecond", "--store", store], cwd=ROOT,
+        done = subprocess.run([IDEM, "settle", "orders/g", "lines", "--absent", "--as", "failed", "--result", "first\nsecond", "--store", store], cwd=ROOT,
                               timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert done.returncode == 0, done.stdout
         broker.publish([{"id": "lines"}], **{"Nats-Msg-Id": "lines"})

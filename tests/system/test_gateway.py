@@ -146,6 +146,8 @@ def test_another_content_under_the_same_key_is_refused(stack, key):
                    {"headers": {"Host": "other.example"}}):
         got = ask(stack.port, key, **{"path": "/orders?x=1", **change})
         assert got.status == 422 and got.problem == "mismatch", change
+        assert "another method, host, path, query or body" in got.json()["detail"], "it names what may differ"
+        assert "a retry, send exactly the first request again: with a new key it could run twice" in got.json()["detail"]
     assert ask(stack.port, key, path="/orders?x=1").body == first.body
     assert stack.ledger.executions(key) == 1
 

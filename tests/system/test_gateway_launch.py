@@ -267,6 +267,7 @@ def test_a_path_without_a_route_is_not_found_and_the_start_says_so():
             with Process([IDEM, "gateway", "--config", conf], ready=port) as g:
                 assert ask(port, "k", path="/pay").status == 201 and ask(port, "o", path="/orders").status == status
                 assert ("there is no route /: a path that no route names gets 404" in g.output()) == (status == 404), g.output()
+                assert "No such file or directory" not in g.output(), "nginx looks for a file; nobody else does"
 
 
 def test_a_file_with_routes_and_a_reload():

@@ -288,7 +288,7 @@ def test_every_store_and_broker_can_be_left_out():
         for library in ("sqlite", "libpq", "mariadb", "zookeeper", "rabbitmq", "rdkafka"):
             assert library not in linked
         for url in ("redis://h", "postgres://h", "mysql://h", "sqlite:f", "zookeeper://h", "etcd://h"):
-            said = run(where + "/idem", "get", "s", "i", "--store", url, code=26)
+            said = run(where + "/idem", "begin", "s", "i", "--store", url, code=26)
             assert re.split("[:+]", url)[0] + ": this part of idem is not installed" in said
         assert "started" in run(where + "/idem", "begin", "s", "i", "--store", "journal:" + where + "/j")
 
@@ -312,7 +312,7 @@ def test_modules_are_installed_and_found(installed):
     assert modules == {name + ".so" for name in ("sqlite", "redis", "postgres", "mysql", "zookeeper", "etcd", "rabbitmq",
                                                  "kafka", "nats", "ngx_http_idem_module")}
     with folder() as where:
-        assert "absent" in run(program, "get", "s", "i", "--store", "sqlite:" + where + "/db", code=16)
+        assert "started" in run(program, "begin", "s", "i", "--store", "sqlite:" + where + "/db", code=0)
         assert "not installed" in run(program, "get", "s", "i", "--store", "sqlite:" + where + "/db", code=26,
                                       env={"IDEM_MODULES": where})
 
@@ -341,7 +341,7 @@ def test_a_module_of_another_version_is_refused():
         with open(source, "w") as f:
             f.write('const char *const idem__module_version = "0.0.7";\nint idem__sqlite_store;\n')
         run("gcc", "-shared", "-fPIC", source, "-o", where + "/sqlite.so")
-        said = run(os.path.join(ROOT, "build/idem"), "get", "s", "i", "--store", "sqlite:x", code=26,
+        said = run(os.path.join(ROOT, "build/idem"), "begin", "s", "i", "--store", "sqlite:x", code=26,
                    env={"IDEM_MODULES": where})
         assert "is of idem 0.0.7" in said and "same version" in said
 

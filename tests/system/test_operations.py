@@ -67,7 +67,7 @@ def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
         key_here = key + "-" + name[-8:-3].strip("./")
         first = ask(home.port, key_here, x_way="half-body")
         assert first.status == 504 and first.problem == "outcome-unknown"
-        assert eventually(lambda: home.shell(listing)[1].endswith("  %s %s  (POST /)\n" % (scope, key_here)), seconds=30), home.shell(listing)
+        assert eventually(lambda: home.shell(listing)[1].endswith("  %s %s  (POST /orders)\n" % (scope, key_here)), seconds=30), home.shell(listing)
         assert ask(home.port, key_here, x_way="half-body").json()["class"] == "outcome unknown"
         code, out, err = home.shell(line.replace(key, key_here))
         assert code == 0 and out.startswith("ok" if line == forget else "settled"), (line, out, err)
@@ -98,6 +98,33 @@ def test_a_second_gateway_says_how_to_reach_it(home):
         assert ask(port, "only-here").status == 201
         assert " only-here\n" in home.shell(line + "; idem scan")[1] and " only-here\n" not in home.shell("idem scan")[1]
     assert os.path.realpath(home.where + "/idem.sock") != home.where + "/idem.sock", "the first one's link stays"
+
+
+def test_a_server_beside_a_gateway_does_without_the_default_socket(home):
+    """It says how to reach it. Without another address it does not start, and says what to give."""
+    port, http = free_port(), free_port()
+    serve = [*home.as_user, IDEM, "serve", "--store", "memory:"]
+    with Process([*serve, "--listen", "127.0.0.1:%d" % port], ready=port, env=home.env) as server:
+        said = server.output()
+        assert "level=warning event=socket-in-use socket=%s/idem.sock" % home.where in said and "socket=none listen=" in said
+        assert home.shell("idem begin here only " + re.search(r"--server \S+\d", said).group(0))[0] == 0
+    with Process([*serve, "--http", "127.0.0.1:%d" % http], ready=http, env=home.env) as server:
+        assert wait_until(lambda: "HTTP only: give it a socket of its own with --socket PATH" in server.output())
+    assert home.shell("idem scan --scope here")[0] == 0, "the gateway's link stays"
+    for more in ([], ["--listen", "127.0.0.1:%d" % port, "--socket", home.where + "/idem.sock"]):
+        run = subprocess.run([*serve, *more], env=home.env, capture_output=True, text=True, timeout=60)
+        assert run.returncode == 1 and "another server listens on %s/idem.sock" % home.where in run.stderr, run.stderr
+        assert "give another path with --socket" in run.stderr
+
+
+def test_a_gateway_says_that_its_journal_is_new():
+    """A mistyped path would else begin with an empty memory, and nobody would know."""
+    with folder() as where, Ledger(where) as ledger:
+        for new in (True, False):
+            with Gateway(where, ledger.port) as g:
+                assert ask(g.port, "k").status == 201
+                assert ("%s/journal: a new, empty journal was created; if there was one before, correct the path" % where
+                        in g.output()) == new, g.output()
 
 
 def test_the_default_socket_is_free_again(home):

@@ -175,7 +175,7 @@ def test_the_day(day):
     assert problem["status"] == 504 and problem["class"] == "outcome unknown" and problem["idempotency_key"] == "pay-7"
     instance = problem["instance"]
     assert alert_fires(day)
-    assert re.match(r"\d+\w +request +1  \S+Z  anonymous pay-7  \(POST /\)\n$", day.run(day.next("idem doubts")))
+    assert re.match(r"\d+\w +request +1  \S+Z  anonymous pay-7  \(POST /orders\)\n$", day.run(day.next("idem doubts")))
     found = day.run(day.next("idem find pay-7"))
     assert re.fullmatch(r"request executing \S+Z \d+ anonymous pay-7\n", found)
     assert day.run(day.next("idem find urn:"), **{"urn:uuid:INSTANCE": instance}) == found

@@ -107,7 +107,7 @@ def test_another_command_under_the_same_id_is_a_mismatch(idem):
     id = name()
     idem("run", "job", id, "--", "echo", "1")
     other = idem("run", "job", id, "--", "echo", "2")
-    assert other.returncode == 13 and other.stdout == b"" and b"another command" in other.stderr
+    assert other.returncode == 13 and other.stdout == b"" and b"with a new id it could run twice" in other.stderr
     assert idem("run", "job", id, "--any-command", "--", "echo", "2").stdout == b"1\n"
 
 

@@ -245,6 +245,17 @@ def test_passwords_are_never_shown(redis):
         assert text and "hunter2" not in text
 
 
+def test_a_server_that_refuses_the_login_is_not_said_to_be_missing():
+    server = Redis()
+    try:
+        server.set("requirepass", "hunter2")
+        for login, word in (("", "NOAUTH"), (":wrong@", "WRONGPASS"), ("joe:wrong@", "WRONGPASS")):
+            text = open_error("redis://%s127.0.0.1:%d" % (login, server.port))
+            assert word in text and text.strip().endswith("; correct the user and password in the store's URL"), text
+    finally:
+        server.stop()
+
+
 def test_settings_that_change_later_are_noticed():
     server = Redis()
     try:
@@ -664,6 +675,39 @@ def test_a_claim_that_no_replica_has_is_lost_not_started(version):
             found = wait_until(lambda: [x for x in [b("BEGIN", "w", "2", "NONCE", "03" * 8)]
                                         if not isinstance(x, Error)], 20, 0.2)
             assert found[0][0] == "busy"
+    finally:
+        primary.stop()
+        replica.stop()
+
+
+def test_a_command_says_whose_store_failed_and_what_that_means():
+    primary, replica = Redis(), Redis()
+    try:
+        replica.follow(primary)
+        with folder() as where, Server(where, store=primary.url + "?replicas=1&wait_ms=100") as server:
+            def idem(*args):
+                done = subprocess.run([IDEM, args[0], "--server", server.socket, *args[1:]], capture_output=True, text=True, timeout=60)
+                return done.returncode, done.stderr
+
+            def fails(code, *args):
+                """A moment after a failure the engine does not ask the store again."""
+                got = wait_until(lambda: [said for c, said in [idem(*args)] if c == code], 30, 0.1)
+                assert got and got[0].startswith("idem: the server's store failed: ") and "redis 127.0.0.1:%d: " % primary.port in got[0], (args, got)
+                return got[0].rstrip("\n")
+
+            for args, said in ((["begin", "s", "a"], 'run the same command again; "busy" can then be this claim, until its lease is over'),
+                               (["begin", "s", "b", "--nonce", "01" * 8], "; run the same command again"),
+                               (["issue", "me"], "; run the same command again for another token; nobody has this one")):
+                assert wait_until(lambda: idem("issue", "any")[0] == 0, 20, 0.1)
+                replica.send(signal.SIGSTOP)  # for less than the time after which the primary takes it for gone
+                got = fails(21, *args)
+                assert got.endswith(said) and "cannot tell whether it was stored" in got, got
+                replica.send(signal.SIGCONT)
+            primary.stop()
+            assert fails(20, "begin", "s", "d").endswith(": Connection refused; nothing was stored, try again")
+            assert fails(20, "run", "s", "e", "--", "true").endswith(": Connection refused; nothing was stored, try again")
+            assert fails(20, "get", "s", "d").endswith(": Connection refused; try again")
+            assert fails(20, "scan").endswith(": Connection refused"), "a listing stores nothing"
     finally:
         primary.stop()
         replica.stop()

@@ -52,7 +52,11 @@ def test_what_the_url_must_say(watched):
     assert 'no primary named "other"' in said(at + "/other")
     assert "replicas=0 with Sentinels" in said(at + "/mymaster?replicas=0")
     alone = "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d/mymaster" % (ports[0], free_port(), free_port())
-    assert "1 of 3 Sentinels name a primary" in said(alone)
+    gone = alone.split(",")[1]
+    assert 'name a primary "mymaster", and more than half must name the same one; start the others (%s: ' % gone in said(alone)
+    away = "redis+sentinel://%s,%s,%s/mymaster" % (gone, gone.split(":")[0] + ":1", gone.split(":")[0] + ":2")
+    assert "redis: none of the 3 Sentinels could be reached (%s: Connection refused); start them, or correct the addresses" % gone in said(away)
+    assert "is that server running" not in said(away)
 
 
 def test_a_replica_that_is_missing_is_named_each_time(watched):

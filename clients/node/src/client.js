@@ -7,7 +7,7 @@ import {
     isNotExecuted, Done, Failed, InProgress, LeaseLost, Mismatch, NotExecuted, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown, TokenUsed,
     Unavailable,
 } from "./errors.js";
-import {Broken, Pool, REPLY_MS, parseAddress} from "./wire.js";
+import {Broken, Pool, REPLY_MS, STRANGE, parseAddress} from "./wire.js";
 
 const NONE = {};
 const TRANSIENT = new Set(["UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT", "BUSY"]);
@@ -100,6 +100,8 @@ export class Client {
             if (performance.now() + delay > end) {
                 if (sent) throw new OutcomeUnknown(`no reply in time, and it may have been stored: ${cause.message}`, {cause});
                 if (cause instanceof Refused) throw new Unavailable(`the server refused it until the deadline: ${cause.message}`, {cause});
+                if (cause.message.includes(STRANGE)) // something was reached
+                    throw new Unavailable(`${cause.message} give the address of its socket or its RESP port`, {cause});
                 throw new Unavailable(`the server cannot be reached: ${cause.message}; is idem serve running at this address?`, {cause});
             }
             await sleep(delay);

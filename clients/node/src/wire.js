@@ -10,7 +10,7 @@ export const REPLY_MS = 5000;
 const IDLE_MAX = 16;
 const SHARED_MAX = 512; // commands in flight on one connection: the server reads 1024
 const TRUSTED_MS = 1000;
-const STRANGE = "unexpected reply: is this an idem server?";
+export const STRANGE = "unexpected reply: is this an idem server?";
 
 /** The connection failed. `sent`: the server may have got the command. */
 export class Broken extends Error {

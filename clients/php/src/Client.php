@@ -132,7 +132,8 @@ final class Client
             if (Connection::now() + $delay / 1000 > $end) {
                 throw $sent ? new OutcomeUnknown("no reply in time, and it may have been stored: {$e->getMessage()}", 0, $e)
                     : new Unavailable($e instanceof Refused ? "the server refused it until the deadline: {$e->getMessage()}"
-                        : "the server cannot be reached: {$e->getMessage()}; is idem serve running at this address?", 0, $e);
+                        : (str_contains($e->getMessage(), Connection::STRANGE) // something was reached
+                        ? "{$e->getMessage()} give the address of its socket or its RESP port" : "the server cannot be reached: {$e->getMessage()}; is idem serve running at this address?"), 0, $e);
             }
             usleep((int)($delay * 1000));
         }

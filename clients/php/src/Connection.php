@@ -9,7 +9,7 @@ final class Connection
     private const CONNECT_SECONDS = 2.0;
     public const REPLY_SECONDS = 5.0;
 
-    private const STRANGE = 'unexpected reply: is this an idem server?';
+    public const STRANGE = 'unexpected reply: is this an idem server?';
 
     /** @var resource|null */
     private $stream = null;

@@ -24,7 +24,7 @@ from typing import Any, Callable, List, Optional
 
 from .errors import (Done, Error, Failed, InProgress, LeaseLost, Mismatch, OutcomeUnknown, Refused, ResultNotKept, TokenUnknown,
                      TokenUsed, Unavailable, is_not_executed)
-from .wire import REPLY_SECONDS, Broken
+from .wire import REPLY_SECONDS, STRANGE, Broken
 
 log = logging.getLogger("idem")
 NOTHING: Any = object()  # no arguments were given: None is an argument
@@ -169,6 +169,8 @@ def ask(args, deadline, wait=0.0):
                 raise OutcomeUnknown("no reply in time, and it may have been stored: %s" % cause) from cause
             if isinstance(cause, Refused):
                 raise Unavailable("the server refused it until the deadline: %s" % cause) from cause
+            if STRANGE in str(cause):  # something was reached
+                raise Unavailable("%s give the address of its socket or its RESP port" % cause) from cause
             raise Unavailable("the server cannot be reached: %s; is idem serve running at this address?" % cause) from cause
         yield None, delay
         pause = min(pause * 2, 1.0)

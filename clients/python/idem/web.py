@@ -23,7 +23,8 @@ KNOWN = {  # name: status, class, retryable, title, detail
     "in-progress": (409, "in progress", True, "The first request with this key is still running",
                     "Send the same request again after a while: it will not run twice."),
     "mismatch": (422, "not executed", False, "This key was used for a different request",
-                 "A key names one request with one content. Use a new key for a new request."),
+                 "This key was used for a request with another method, path, query or body. If this is a retry, send exactly the "
+                 "first request again: with a new key it could run twice. Use a new key only for a new request."),
     "outcome-unknown": (409, "outcome unknown", False, "It is not known whether this request was done",
                         "The first request with this key was started and its outcome was lost. It will not be run again."),
     "settled": (409, "failed for good", False, "This request was settled as failed", "It was declared failed and will not be run."),

@@ -209,6 +209,7 @@ add_http(const struct gateway_config *config, const struct gateway_place *place,
                            "    idem_end_with_master %lldms;\n"
                            "    idem_unbuffer_events on;\n\n"
                            "    server_tokens off;\n"
+                           "    log_not_found off;\n"
                            "    keepalive_requests 1000000;\n"
                            "    client_max_body_size 0;\n"
                            "    client_body_buffer_size 64k;\n"

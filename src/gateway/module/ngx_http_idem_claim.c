@@ -165,20 +165,59 @@ ngx_http_idem_claim_prepare(ngx_http_idem_loc_conf_t *conf)
 
 
 /*
- * The record's label, for people who look at a doubt: the method, the location,
- * and the trace if there is one.
+ * The path as the client sent it, without the query, which may have secrets.
+ * Only printable ASCII and no space, so that the label has as many words for
+ * any client.  A path that is too long ends in "...".
+ */
+
+static u_char *
+ngx_http_idem_claim_path(ngx_http_request_t *r, u_char *p, size_t room)
+{
+    u_char  *c, *end, *last, *cut;
+
+    static const u_char  hex[] = "0123456789ABCDEF";
+
+    c = r->unparsed_uri.data;
+    end = c + r->unparsed_uri.len;
+    last = p + room;
+    cut = p;
+
+    for (/* void */; c < end && *c != '?' && *c != '#'; c++) {
+
+        if (last - p >= 3) {
+            cut = p;
+        }
+
+        if (*c > 0x20 && *c < 0x7f && p < last) {
+            *p++ = *c;
+
+        } else if ((*c <= 0x20 || *c >= 0x7f) && last - p >= 3) {
+            *p++ = '%';
+            *p++ = hex[*c >> 4];
+            *p++ = hex[*c & 15];
+
+        } else {
+            return last - cut >= 3 ? ngx_cpymem(cut, "...", 3) : cut;
+        }
+    }
+
+    return p;
+}
+
+
+/*
+ * The record's label, for people who look at a doubt: the method, the path, and
+ * the trace if there is one.
  */
 
 static size_t
 ngx_http_idem_claim_label(ngx_http_idem_ctx_t *ctx, u_char *label)
 {
-    size_t                     len, room;
-    u_char                    *p;
-    ngx_http_request_t        *r;
-    ngx_http_core_loc_conf_t  *clcf;
+    size_t               len, room;
+    u_char              *p;
+    ngx_http_request_t  *r;
 
     r = ctx->request;
-    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
     ngx_http_idem_find_trace(r, &ctx->trace);
 
@@ -186,7 +225,7 @@ ngx_http_idem_claim_label(ngx_http_idem_ctx_t *ctx, u_char *label)
     len = ngx_min(r->method_name.len, room - 1);
     p = ngx_cpymem(label, r->method_name.data, len);
     *p++ = ' ';
-    p = ngx_cpymem(p, clcf->name.data, ngx_min(clcf->name.len, room - len - 1));
+    p = ngx_http_idem_claim_path(r, p, room - len - 1);
 
     if (ctx->trace.len) {
         *p++ = ' ';

@@ -46,8 +46,9 @@ const ngx_http_idem_problem_t  ngx_http_idem_in_progress = {
 
 const ngx_http_idem_problem_t  ngx_http_idem_mismatch = {
     IDEM_PROBLEM_MISMATCH, 0,
-    "A key names one request with one content. Use a new key for a new "
-    "request."
+    "This key was used for a request with another method, host, path, query or "
+    "body. If this is a retry, send exactly the first request again: with a "
+    "new key it could run twice. Use a new key only for a new request."
 };
 
 

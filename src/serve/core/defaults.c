@@ -124,6 +124,7 @@ server_config_check(struct server_config *config, struct idem_error *err)
     if (status == IDEM_OK && !config->socket) {
         server_default_socket(text, sizeof(text));
         status = server_config_set(config, "socket", text, err);
+        config->default_socket = true;
     } else if (status == IDEM_OK && server_is_none(config->socket)) {
         free(config->socket);
         config->socket = NULL;

@@ -188,7 +188,7 @@ log_ready(struct loop *loop)
     idem__url_redact(config->store, store, sizeof(store));
     server_log(loop->log, LOG_INFO, "ready", LOG_TEXT("version", IDEM_VERSION),
                LOG_TEXT("store", store),
-               LOG_TEXT("socket", config->socket ? config->socket : "none"),
+               LOG_TEXT("socket", loop->has_socket ? config->socket : "none"),
                LOG_TEXT("listen", config->listen ? config->listen : "none"),
                LOG_TEXT("http", config->http ? config->http : "none"),
                LOG_TEXT("credentials",

@@ -57,6 +57,7 @@ struct server_config {
     char *on_doubt;           /* a command or URL that gets new doubts */
     int64_t on_doubt_every_ms;
     bool require_reason;     /* operators must give a reason */
+    bool default_socket;     /* nobody named the socket */
     bool second_person;      /* operator actions need two operators */
     char *audit;             /* a file; NULL: beside a journal; "none" */
     int64_t audit_size;      /* bytes, after which the file is rotated */

@@ -9,6 +9,8 @@
  */
 #include "loop.h"
 
+#include "../../base/address.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -117,6 +119,57 @@ add_listeners(struct loop *loop, const int *fds, size_t count,
     return status;
 }
 
+static void
+log_no_socket(const struct loop *loop)
+{
+    const struct server_config *config = loop->config;
+    const char *list = config->listen;
+    struct server_address address;
+    char text[512], at[IDEM__ADDRESS_LEN];
+
+    if (list && server_address_next(&list, &address, NULL)) {
+        idem__address_write(
+            strcmp(address.host, "*") == 0 ? "127.0.0.1" : address.host,
+            idem__port_read(address.port, strlen(address.port)), at);
+        snprintf(text, sizeof(text),
+                 "another server listens on this socket, and idem's commands "
+                 "reach that one; reach this one with --server %s%s, or give "
+                 "it a socket of its own with --socket PATH",
+                 config->tls_cert ? "idems://" : "", at);
+    } else {
+        snprintf(text, sizeof(text),
+                 "another server listens on this socket, and idem's commands "
+                 "reach that one; this one has HTTP only: give it a socket of "
+                 "its own with --socket PATH to reach it with commands");
+    }
+    server_log(loop->log, LOG_WARNING, "socket-in-use",
+               LOG_TEXT("socket", config->socket), LOG_TEXT("text", text));
+}
+
+/* Without --socket, a gateway or another server of this user may have the
+ * default socket. That stops a server only if it has no other address. */
+static enum idem_status
+listen_unix(struct loop *loop, struct idem_error *err)
+{
+    const struct server_config *config = loop->config;
+    int fd;
+    enum idem_status status =
+        server_listen_unix(config->socket, (unsigned)config->socket_mode,
+                           config->socket_group, &fd, &loop->own_socket, err);
+
+    if (status == IDEM_OK) {
+        loop->has_socket = true;
+        return add_listeners(loop, &fd, 1, err);
+    }
+    loop->own_socket = false;
+    if (status != IDEM_ERR_UNAVAILABLE || !config->default_socket ||
+        (!config->listen && !config->http) ||
+        server_socket_is_abandoned(config->socket))
+        return status;
+    log_no_socket(loop);
+    return IDEM_OK;
+}
+
 enum idem_status
 loop_listen(struct loop *loop, struct idem_error *err)
 {
@@ -129,11 +182,7 @@ loop_listen(struct loop *loop, struct idem_error *err)
 
     /* The unix socket is always the first listener. */
     if (config->socket) {
-        status = server_listen_unix(
-            config->socket, (unsigned)config->socket_mode, config->socket_group,
-            &fds[0], &loop->own_socket, err);
-        if (status == IDEM_OK)
-            status = add_listeners(loop, fds, 1, err);
+        status = listen_unix(loop, err);
         if (status != IDEM_OK)
             return status;
     }
@@ -177,7 +226,7 @@ pause_accepting(struct loop *loop, bool pause)
 static void
 accept_some(struct loop *loop, struct watched *listener)
 {
-    bool local = loop->config->socket && listener == &loop->listeners[0];
+    bool local = loop->has_socket && listener == &loop->listeners[0];
 
     for (int i = 0; i < ACCEPTS; i++) {
         int fd =

@@ -130,7 +130,8 @@ struct loop {
     struct watched wake, signals;
     struct watched listeners[SERVER_LISTEN_MAX + 1];
     size_t listener_count;
-    bool own_socket; /* the unix socket's file is ours to remove */
+    bool has_socket; /* the first listener is the unix socket ... */
+    bool own_socket; /* ... and its file is ours to remove */
     struct systemd_watchdog watchdog;
     LIST_HEAD(, client) clients;
     struct client *dirty, *dead;

@@ -138,7 +138,8 @@ within_a_boot_the_wall_clock_does_not_matter(void **state)
         assert_look(world, "", 0, then);
         host.wall_ms -= jumps[i];
     }
-    assert_int_equal(world->log.count[IDEM_LOG_WARNING], 0);
+    /* The one warning says that the journal is new. */
+    assert_int_equal(world->log.count[IDEM_LOG_WARNING], 1);
     /* Unless somebody insists. */
     host.wall_ms += DAY_MS;
     assert_look(world, "?clock=trust", 0, then + DAY_MS);

@@ -76,7 +76,7 @@ a_new_journal_is_said_to_be_new_and_empty(void **state)
             assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
         }
         test_close(store);
-        assert_int_equal(log.count[IDEM_LOG_INFO], 1);
+        assert_int_equal(log.count[IDEM_LOG_WARNING], 1);
     }
     assert_non_null(strstr(log.last, dir));
     assert_non_null(strstr(log.last, "a new, empty journal was created"));

@@ -370,7 +370,10 @@ idem__journal_recover(struct journal *self, struct idem_error *err)
     if (status == IDEM_OK)
         status = idem__segment_add(self, 0, true, err);
     if (status == IDEM_OK && is_new)
-        idem__log(&self->base.options, IDEM_LOG_INFO,
+        /* A gateway's engine logs warnings only. Without a log a warning would
+         * go to standard error, at the first start of every program. */
+        idem__log(&self->base.options,
+                  self->base.options.log ? IDEM_LOG_WARNING : IDEM_LOG_INFO,
                   "journal: %s: a new, empty journal was created; if there was "
                   "one before, correct the path, or its requests run again",
                   self->dir);

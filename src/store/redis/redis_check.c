@@ -164,8 +164,11 @@ idem__redis_facts_judge(const struct redis_settings *settings,
     if (facts->replicas < settings->replicas)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "redis: %d replica(s) connected, %d must have every "
-                          "write; connect the missing ones, or set replicas= "
-                          "to the number of replicas that can take over",
-                          facts->replicas, settings->replicas);
+                          "write; connect the missing ones%s",
+                          facts->replicas, settings->replicas,
+                          settings->sentinel && facts->replicas == 0
+                              ? "" /* the URL refuses replicas=0 */
+                              : ", or set replicas= to the number of replicas "
+                                "that can take over");
     return IDEM_OK;
 }

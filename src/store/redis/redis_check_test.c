@@ -113,6 +113,28 @@ each_flaw_is_named(void **state)
     assert_int_equal(judge(&facts, "0 replica(s)"), IDEM_ERR_UNAVAILABLE);
 }
 
+/* The URL of Sentinels refuses replicas=0. */
+static void
+nobody_is_told_to_set_what_the_url_refuses(void **state)
+{
+    struct redis_settings settings = {.replicas = 1};
+    struct redis_facts facts = good();
+    struct idem_error err;
+
+    (void)state;
+    for (int sentinel = 0; sentinel < 2; sentinel++) {
+        settings.sentinel = sentinel;
+        settings.replicas = 2;
+        for (facts.replicas = 0; facts.replicas < 2; facts.replicas++) {
+            assert_int_equal(idem__redis_facts_judge(&settings, &facts, &err),
+                             IDEM_ERR_UNAVAILABLE);
+            assert_non_null(strstr(err.text, "; connect the missing ones"));
+            assert_int_equal(strstr(err.text, "set replicas=") != NULL,
+                             !sentinel || facts.replicas == 1);
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -121,6 +143,7 @@ main(void)
         cmocka_unit_test(full_is_nine_tenths_of_maxmemory),
         cmocka_unit_test(cut_info_is_no_reason_to_crash),
         cmocka_unit_test(each_flaw_is_named),
+        cmocka_unit_test(nobody_is_told_to_set_what_the_url_refuses),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

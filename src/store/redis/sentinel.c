@@ -99,6 +99,27 @@ elect(const struct redis_store *self, const struct votes *votes)
     return NULL;
 }
 
+static bool
+has_answered(const struct votes *votes, const struct redis_link *link)
+{
+    for (size_t i = 0; i < votes->count; i++) {
+        const struct vote *vote = &votes->list[i];
+
+        if (vote->link == link)
+            return vote->port > 0 || vote->unknown || vote->refused[0];
+    }
+    return false;
+}
+
+/* "HOST:PORT: Connection refused": why a Sentinel did not answer. */
+static const char *
+cause_of(const struct redis_link *link)
+{
+    const char *text = link->why.text;
+
+    return strncmp(text, "redis ", 6) == 0 ? text + 6 : text;
+}
+
 /* The error if there is no majority; a cause that an operator must fix comes
  * first. */
 static enum idem_status
@@ -106,7 +127,12 @@ explain(const struct redis_store *self, const struct votes *votes,
         struct idem_error *err)
 {
     size_t named = 0;
+    const char *why = "";
 
+    for (size_t i = 0; i < self->sentinel_count && !*why; i++) {
+        if (!has_answered(votes, self->sentinels[i]))
+            why = cause_of(self->sentinels[i]);
+    }
     for (size_t i = 0; i < votes->count; i++) {
         const struct vote *vote = &votes->list[i];
         const struct redis_link *link = vote->link;
@@ -127,10 +153,20 @@ explain(const struct redis_store *self, const struct votes *votes,
                               link->host, link->port, vote->refused);
         named += vote->port > 0;
     }
+    if (*why && named == 0 && idem__store_refuses_login(why))
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE, "redis %s", why);
+    if (*why && named == 0)
+        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                          "redis: none of the %zu Sentinels could be reached "
+                          "(%.110s); start them, or correct the addresses in "
+                          "the store's URL",
+                          self->sentinel_count, why);
     return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                      "redis: %zu of %zu Sentinels name a primary \"%s\", and "
-                      "more than half must name the same one",
-                      named, self->sentinel_count, self->settings.primary_name);
+                      "redis: %zu of %zu Sentinels name a primary \"%.40s\", "
+                      "and more than half must name the same one%s%.70s%s",
+                      named, self->sentinel_count, self->settings.primary_name,
+                      *why ? "; start the others (" : "; wait until they agree",
+                      why, *why ? ")" : "");
 }
 
 static bool

@@ -370,6 +370,8 @@ public final class IdemClient implements AutoCloseable {
                         throw new IdemException.OutcomeUnknown("no reply in time, and it may have been stored: " + cause.getMessage(), cause);
                     if (cause instanceof IdemException.Refused)
                         throw new IdemException.Unavailable("the server refused it until the deadline: " + cause.getMessage(), cause);
+                    if (String.valueOf(cause.getMessage()).contains(Wire.STRANGE)) // something was reached
+                        throw new IdemException.Unavailable(cause.getMessage() + " give the address of its socket or its RESP port", cause);
                     throw new IdemException.Unavailable(
                         "the server cannot be reached: " + cause.getMessage() + "; is idem serve running at this address?", cause);
                 }

@@ -31,6 +31,7 @@ import java.util.regex.Pattern;
 
 /** The Redis protocol as idem speaks it, and a pool of connections that speak it. A connection serves one call at a time. */
 final class Wire {
+    static final String STRANGE = "unexpected reply: is this an idem server?";
     static final long REPLY_NS = TimeUnit.SECONDS.toNanos(5);
     private static final long CONNECT_NS = TimeUnit.SECONDS.toNanos(2);
     private static final long TRUSTED_NS = TimeUnit.SECONDS.toNanos(1); // after so long without use a connection is asked whether it is alive
@@ -313,7 +314,7 @@ final class Wire {
         }
 
         private IOException unexpected() {
-            return new IOException("unexpected reply: is this an idem server?");
+            return new IOException(STRANGE);
         }
 
         private Object reply() throws IOException {
