@@ -117,8 +117,9 @@ void idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,
                        const struct idem_record *record);
 void idem__epoch_tend(struct idem_engine *engine);
 int64_t idem__epoch_due_us(const struct idem_engine *engine);
-/* True if this op must not write `next`, or start what it already wrote, because
- * the request could then run twice. idem__epoch_refuse sets the error. */
+/* True if this op must not write `next`, or start what it already wrote,
+ * because the request could then run twice. idem__epoch_refuse sets the error.
+ */
 bool idem__epoch_refuses(struct idem_engine *engine, const struct idem_op *op,
                          const struct idem_record *next);
 enum idem_status idem__epoch_refuse(bool maybe_stored, struct idem_error *err);
