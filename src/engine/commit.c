@@ -178,7 +178,7 @@ stored(struct idem_engine *engine, struct idem__group *group)
     if (group->writes) {
         idem__claim_wrote(engine, group->key, group->record);
         idem__quota_wrote(engine, &group->stored, group->record);
-        idem__epoch_wrote(engine, group->key, group->record);
+        idem__epoch_wrote(engine, group->key, &group->stored, group->record);
     }
     idem__group_stored(engine, group);
 }

@@ -215,6 +215,17 @@ put_mark(struct idem_engine *engine, struct idem_record *found)
     return swap.outcome;
 }
 
+/* The store has the last mark, but not what was written after the mark before.
+ * Let the file say that a newer mark is missing, so that a restart does not
+ * accept the loss. */
+static void
+stay_back(struct idem_engine *engine)
+{
+    engine->epoch.mark.fence++;
+    engine->epoch.mark.rev = 0;
+    write_file(engine);
+}
+
 /* Do not judge the store by a mark that may have expired. */
 static void
 forget_old_mark(struct idem_engine *engine)
@@ -244,6 +255,7 @@ mark(struct idem_engine *engine)
             if (gone) {
                 went_back(engine, epoch->newest.mark, epoch->mark.rev,
                           "what this server wrote last is gone");
+                stay_back(engine);
                 return;
             }
             epoch->newest.fence = 0;
@@ -295,6 +307,7 @@ accept(struct idem_engine *engine)
 
 void
 idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,
+                  const struct idem_record *before,
                   const struct idem_record *record)
 {
     struct idem__newest *newest = &engine->epoch.newest;
@@ -305,6 +318,10 @@ idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,
     if (!engine->epoch.on || type->local || type->partial || !record ||
         !idem__happens_once(record) || record->state == IDEM_STATE_FREE ||
         record->state == IDEM_STATE_ISSUED)
+        return;
+    /* The loss of a renewal does not show, and matters to nobody. */
+    if (record->state == IDEM_STATE_EXECUTING &&
+        before->state == IDEM_STATE_EXECUTING && before->fence == record->fence)
         return;
     ended = record->state != IDEM_STATE_EXECUTING;
     if (ended && record->expires != 0 &&

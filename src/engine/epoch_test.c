@@ -270,6 +270,52 @@ the_loss_of_an_outcome_is_noticed_although_its_claim_is_there(void **state)
     close_world(&world);
 }
 
+/* The simulator found these three. */
+static void
+a_renewal_does_not_hide_the_loss_of_a_claim(void **state)
+{
+    struct idem_store *old;
+    struct reply start;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    start = ask_now(&world, op_begin("a"));
+    old = backup(&world);
+    assert_verdict(ask_later(&world, 200, op_begin("b")), IDEM_V_STARTED);
+    assert_verdict(ask_now(&world, op_renew("a", start.fence, 60000)),
+                   IDEM_V_OK);
+    world.store->inner = old;
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("c")));
+    assert_non_null(strstr(world.said, "wrote last is gone"));
+    close_world(&world);
+}
+
+static void
+a_noticed_loss_is_not_forgotten_by_a_restart(void **state)
+{
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    (void)backup(&world);
+    assert_verdict(ask_later(&world, 500, op_begin("a")), IDEM_V_STARTED);
+    world.store->inner = world.stores[1];
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("b")));
+    for (int i = 2; i < 4; i++) {
+        idem_close(world.engine);
+        assert_int_equal(open_engine(&world, false, NULL), IDEM_OK);
+        assert_int_equal(world.alarms, i);
+        assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("a")));
+    }
+    assert_true(idem__accept_rollback(world.engine));
+    assert_verdict(ask_now(&world, op_begin("a")), IDEM_V_STARTED);
+    idem_close(world.engine);
+    assert_int_equal(open_engine(&world, false, NULL), IDEM_OK);
+    assert_int_equal(world.alarms, 3);
+    close_world(&world);
+}
+
 static void
 an_outcome_that_is_still_there_is_no_loss(void **state)
 {
@@ -418,6 +464,29 @@ a_write_through_a_new_connection_to_an_older_store_is_lost(void **state)
     assert_non_null(strstr(reply.text, "went back to an older state"));
     assert_int_equal(world.alarms, 1);
     assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("c")));
+    close_world(&world);
+}
+
+/* Its claim is in the older store, and the client sends the BEGIN again. */
+static void
+a_claim_that_was_written_to_an_older_store_does_not_start(void **state)
+{
+    struct idem_op op = op_begin("b");
+    struct failover failover;
+    struct world world;
+
+    (void)state;
+    op.nonce = (const uint8_t *)"sixteen bytes...";
+    open_world(&world);
+    failover = (struct failover){&world, backup(&world), 0};
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    world.store->before_swap = fail_over;
+    world.store->before_swap_arg = &failover;
+    assert_status(ask_now(&world, op), IDEM_ERR_LOST);
+    assert_refused(ask_now(&world, op));
+    assert_true(idem__accept_rollback(world.engine));
+    assert_verdict(ask_now(&world, op), IDEM_V_STARTED);
     close_world(&world);
 }
 
@@ -1140,6 +1209,8 @@ main(void)
             the_loss_of_the_last_write_is_noticed_although_the_mark_is_there),
         cmocka_unit_test(
             the_loss_of_an_outcome_is_noticed_although_its_claim_is_there),
+        cmocka_unit_test(a_renewal_does_not_hide_the_loss_of_a_claim),
+        cmocka_unit_test(a_noticed_loss_is_not_forgotten_by_a_restart),
         cmocka_unit_test(an_outcome_that_is_still_there_is_no_loss),
         cmocka_unit_test(an_outcome_that_may_have_expired_is_not_missed),
         cmocka_unit_test(a_mark_that_may_have_expired_proves_nothing),
@@ -1148,6 +1219,8 @@ main(void)
             a_store_that_went_back_and_then_fails_serves_replays_again),
         cmocka_unit_test(
             a_write_through_a_new_connection_to_an_older_store_is_lost),
+        cmocka_unit_test(
+            a_claim_that_was_written_to_an_older_store_does_not_start),
         cmocka_unit_test(
             a_write_through_a_new_connection_to_the_same_store_counts),
         cmocka_unit_test(

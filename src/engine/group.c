@@ -87,12 +87,17 @@ keep_answer(struct idem__job *job)
  * quota does not refuse: replays and the end of a claim are always allowed. */
 static void
 refuse(struct idem_engine *engine, struct idem__job *job,
-       const struct idem_record *before, const struct idem_now *now,
-       struct idem_record *next)
+       enum idem_verdict verdict, const struct idem_record *before,
+       const struct idem_now *now, struct idem_record *next)
 {
     job->over_quota = job->unsafe = false;
-    if (next->state == IDEM_STATE_ABSENT)
+    if (next->state == IDEM_STATE_ABSENT) {
+        /* Its claim may have been the first write to the older store, which
+         * nobody knew yet. */
+        job->unsafe = verdict == IDEM_V_STARTED &&
+                      idem__epoch_refuses(engine, &job->op, before);
         return;
+    }
     job->unsafe = idem__epoch_refuses(engine, &job->op, next);
     job->over_quota = !job->maybe_stored &&
                       (!before || idem__record_expired(before, now)) &&
@@ -120,7 +125,7 @@ decide(struct idem_engine *engine, struct idem__group *group,
         next->state = IDEM_STATE_ABSENT;
         verdict = IDEM_V_STALE;
     }
-    refuse(engine, job, before, &now, next);
+    refuse(engine, job, verdict, before, &now, next);
     if (group->withheld && job->op.verb != IDEM_GET) {
         next->state = IDEM_STATE_ABSENT;
         job->unsafe = true;

@@ -110,13 +110,16 @@ void idem__epoch_close(struct idem__epoch *epoch);
 /* Check before a batch that the store did not go back in time; `now`: also if
  * it was checked a moment ago. False: the store does not respond. */
 bool idem__epoch_check(struct idem_engine *engine, bool now);
-/* This engine has stored this record (NULL: none) under the key. */
+/* This engine has stored `record` (NULL: none) under the key in the place of
+ * `before`; state ABSENT: there was none. */
 void idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,
+                       const struct idem_record *before,
                        const struct idem_record *record);
 void idem__epoch_tend(struct idem_engine *engine);
 int64_t idem__epoch_due_us(const struct idem_engine *engine);
-/* True if this op must not write `next`, because the request could then run
- * twice. idem__epoch_refuse sets the error. */
+/* True if this op must not write `next`, or start what it already wrote,
+ * because the request could then run twice. idem__epoch_refuse sets the error.
+ */
 bool idem__epoch_refuses(struct idem_engine *engine, const struct idem_op *op,
                          const struct idem_record *next);
 enum idem_status idem__epoch_refuse(bool maybe_stored, struct idem_error *err);

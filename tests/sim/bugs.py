@@ -26,6 +26,9 @@ FLIGHT = "src/remote/flight.c"
 ANSWER = "src/remote/flight_answer.c"
 REMOTE = "src/remote/remote.c"
 CALL = "src/serve/resp/call.c"
+EPOCH = "src/engine/epoch.c"
+GROUP = "src/engine/group.c"
+BACKUP = "tests/sim/backup.c"
 
 # name, what it breaks, [(file, text, text instead)]; "WORLD/name": only that world is run
 BUGS = [
@@ -114,6 +117,33 @@ BUGS = [
      [(CALL, "call->returns = op->verb == IDEM_BEGIN && !op->nonce;", "call->returns = op->verb == IDEM_BEGIN;")]),
     ("remote/told-before-synced", "the server's journal acknowledges before fdatasync",
      [(BATCH, "    if (!error)\n        error = idem__io_datasync(self->io, segment->fd);\n    if (error) {", "    if (error) {")]),
+    ("backup/no-epoch-file", "the engines have no epoch-file",
+     [(BACKUP, ".epoch_file = file,", ".epoch_file = NULL,"), (BACKUP, "is_settled() && (marks_are_lost() ||", "((void)is_settled, 1 ||"),
+      (BACKUP, "    truth_may_start = may_start;\n", "")]),
+    ("backup/mark-not-compared", "the mark that is found is not compared with the last one",
+     [(EPOCH, "(found.state == IDEM_STATE_ABSENT ||\n                                       found.fence < epoch->mark.fence)", "found.state == IDEM_STATE_ABSENT")]),
+    ("backup/mark-not-in-the-file", "the file keeps the first mark",
+     [(EPOCH, "    if (pwrite(epoch->fd, line, (size_t)len, 0) == len || epoch->file_failed)", "    if (epoch->mark.rev == 0 || lseek(epoch->fd, 0, SEEK_END) > 0 ||\n        pwrite(epoch->fd, line, (size_t)len, 0) == len || epoch->file_failed)")]),
+    ("backup/file-before-the-store", "a mark is in the file before it is durable",
+     [(EPOCH, "    swap.outcome = IDEM_SWAP_LOST;\n    epoch->err", "    struct idem__mark last = epoch->mark;\n    keep_mark(engine, &record);\n    epoch->mark = last;\n    swap.outcome = IDEM_SWAP_LOST;\n    epoch->err")]),
+    ("backup/new-connection-not-checked", "the mark is not compared after a new connection",
+     [(EPOCH, "(now || epoch->unsure || epoch->link != engine->store->link ||", "((now && 0) || engine->epoch.mark.rev == 0 ||")]),
+    ("backup/write-passes-the-check", "what is written through a new connection is reported before the mark is compared",
+     [(COMMIT, "    if (!was_back && engine->store->link != engine->epoch.link &&", "    if (was_back && engine->store->link != engine->epoch.link &&")]),
+    ("backup/newest-not-looked-for", "the newest record is not looked for",
+     [(EPOCH, "    if (newest->fence == 0 ||\n", "    if (newest->fence != 1 ||\n")]),
+    ("backup/renewal-hides-a-claim", "a renewal counts as the newest record",
+     [(EPOCH, "before->state == IDEM_STATE_EXECUTING && before->fence == record->fence)", "before->fence == UINT64_MAX)")]),
+    ("backup/loss-forgotten-by-a-restart", "a loss of less than the last second is forgotten by a restart",
+     [(EPOCH, "                stay_back(engine);\n", "                (void)stay_back;\n")]),
+    ("backup/own-claim-starts", "a claim that was written to the older store before the loss was noticed starts",
+     [(GROUP, "job->unsafe = verdict == IDEM_V_STARTED &&", "job->unsafe = verdict == IDEM_V_STARTED && 0 &&")]),
+    ("backup/strict-work-not-refused", "a strict BEGIN is not refused after the loss was noticed",
+     [(EPOCH, "return next->mode == IDEM_STRICT || op->type == IDEM_TYPE_TOKEN;", "return op->type == IDEM_TYPE_TOKEN;")]),
+    ("backup/claims-are-forgotten", "claims of the lost time do not come into doubt after the loss is accepted",
+     [(GROUP, "    group->withheld = atomic_load(&engine->rolled_back);\n", "    group->withheld = atomic_load(&engine->rolled_back);\n    return;\n")]),
+    ("backup/accepted-loss-comes-back", "an accepted loss is noticed again",
+     [(EPOCH, "    epoch->mark.rev = epoch->found_rev;\n    if (epoch->lost_to", "    if (epoch->lost_to")]),
 ]
 
 

@@ -152,7 +152,7 @@ finish(struct sim_load *load, struct idem_engine *engine, int key,
 
 static void
 started(struct sim_load *load, struct idem_engine *engine, int key,
-        uint64_t fence)
+        int64_t asked, uint64_t fence)
 {
     if (sim_once_in(10)) { /* changed its mind before it did anything */
         struct call call;
@@ -165,7 +165,7 @@ started(struct sim_load *load, struct idem_engine *engine, int key,
         return;
     }
     sim_yield();
-    truth_executed(&load->keys[key]);
+    truth_executed(&load->keys[key], asked);
     work(load, engine, key, fence);
     if (!sim_once_in(10)) /* otherwise: it dies without a word */
         finish(load, engine, key, fence);
@@ -214,7 +214,7 @@ request(struct sim_load *load, struct idem_engine *engine, int key)
         truth_answered(call.key);
         if (verdict == IDEM_V_STARTED) {
             truth_started(call.key, asked, load->lease_ms * SIM_MS, fence);
-            started(load, engine, key, fence);
+            started(load, engine, key, asked, fence);
         } else if (verdict == IDEM_V_REPLAY) {
             truth_replayed(call.key, asked, result_of(&call.answer));
         } else if (verdict == IDEM_V_BUSY || verdict == IDEM_V_DOUBT) {
@@ -268,7 +268,7 @@ run_job(void *arg, uint64_t fence, struct idem_bytes *result)
     truth_answered(job->call->key);
     truth_started(job->call->key, job->asked, job->load->lease_ms * SIM_MS,
                   fence);
-    truth_executed(job->call->key);
+    truth_executed(job->call->key, job->asked);
     sim_sleep((int64_t)sim_roll(4) * job->load->lease_ms * SIM_MS / 2);
     *result = job->call->op.result;
     job->finished = sim_now();
@@ -336,7 +336,7 @@ load_look(struct sim_load *load, struct idem_engine *engine)
             truth_started(call.key, asked, load->lease_ms * SIM_MS,
                           call.answer.record->fence);
             if (call.key->strict)
-                truth_executed(call.key);
+                truth_executed(call.key, asked);
             break;
         case IDEM_V_REPLAY:
             truth_replayed(call.key, asked, result_of(&call.answer));

@@ -180,8 +180,6 @@ send_to_replica(struct sim_server *server, struct ask *ask)
 {
     struct batch *batch = calloc(1, sizeof(*batch));
 
-    for (size_t i = 0; i < ask->count; i++)
-        note_key(server, ask->swaps[i].key);
     batch->ask = ask;
     *server->to_copy_end = batch;
     server->to_copy_end = &batch->next;
@@ -210,6 +208,8 @@ arrive(void *arg)
         return;
     switch (ask->what) {
     case ASK_SWAP:
+        for (size_t i = 0; i < ask->count; i++)
+            note_key(server, ask->swaps[i].key);
         server->data->type->swap(server->data, ask->swaps, ask->count,
                                  &ask->arena, NULL);
         if (server->kind == SIM_REPLICA)
@@ -262,6 +262,7 @@ connected(struct sim_store *self)
         if (is_down(self->server) || is_cut(self->server, self->process))
             return false;
         self->epoch = self->server->epoch;
+        self->base.link++;
     }
     return true;
 }
@@ -485,6 +486,16 @@ copy_key(struct idem_store *from, struct idem_store *to, const uint8_t *key)
     idem_arena_clear(&arena);
 }
 
+struct idem_store *
+sim_server_copy(struct sim_server *server, struct idem_store *from)
+{
+    struct idem_store *to = new_data();
+
+    for (size_t i = 0; i < server->key_count; i++)
+        copy_key(from ? from : server->data, to, server->keys[i]);
+    return to;
+}
+
 /* The replica takes over with what it has, and gets a replica of its own. */
 void
 sim_server_fail_over(struct sim_server *server)
@@ -500,9 +511,18 @@ sim_server_fail_over(struct sim_server *server)
     server->copied = server->written;
     idem__store_close(server->data);
     server->data = server->replica;
-    server->replica = new_data();
-    for (size_t i = 0; i < server->key_count; i++)
-        copy_key(server->data, server->replica, server->keys[i]);
+    server->replica = sim_server_copy(server, server->data);
+}
+
+void
+sim_server_go_back(struct sim_server *server, struct idem_store *copy,
+                   int64_t ns)
+{
+    sim_tell("the server goes back to a copy");
+    server->epoch++;
+    server->down_until = sim_now() + ns;
+    idem__store_close(server->data);
+    server->data = sim_server_copy(server, copy);
 }
 
 void

@@ -38,6 +38,13 @@ void sim_server_set_clock(struct sim_server *server, int64_t by_ns);
  * the network likes. */
 void sim_server_lose(struct sim_server *server, uint64_t one_in);
 
+/* A copy of all that it has, or of such a copy (NULL: what it has). */
+struct idem_store *sim_server_copy(struct sim_server *server,
+                                   struct idem_store *from);
+/* It comes back after so long with what this copy has. */
+void sim_server_go_back(struct sim_server *server, struct idem_store *copy,
+                        int64_t ns);
+
 /* Everything is as it should be, but for its clock. */
 void sim_server_repair(struct sim_server *server);
 

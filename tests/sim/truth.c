@@ -6,6 +6,7 @@
 #include <string.h>
 
 int64_t truth_leeway;
+bool (*truth_may_start)(int64_t asked);
 
 /* When a record that was written then may be gone. Clocks may drift by a
  * thousandth. */
@@ -53,6 +54,42 @@ must_be_free(const struct truth_key *key, uint64_t fence, const char *what)
                  (double)(key->leased_until - sim_now()) / 1e9);
 }
 
+/* Whoever asks from now on need not get it. */
+static void
+forget_result(struct truth_key *key)
+{
+    if (key->result == 0)
+        return;
+    key->last_result = key->result;
+    key->life_at = sim_now();
+    key->result = 0;
+}
+
+/* Its result and its lease may be lost, but not that it was executed. */
+void
+truth_went_back(struct truth_key *key)
+{
+    forget_result(key);
+    key->life_at = key->went_back_at = sim_now();
+    key->leased_until = 0;
+}
+
+void
+truth_excuse(struct truth_key *key)
+{
+    if (key->went_back_at == 0)
+        return;
+    key->executions = 0;
+    key->excused_at = sim_now();
+}
+
+/* It was asked before the store went back, so what it got may be lost. */
+static bool
+may_be_lost(const struct truth_key *key, int64_t asked)
+{
+    return key->went_back_at != 0 && asked <= key->went_back_at;
+}
+
 void
 truth_asks(struct truth_key *key)
 {
@@ -68,7 +105,9 @@ truth_answered(struct truth_key *key)
 void
 truth_held(const struct truth_key *key, uint64_t fence)
 {
-    if (fence > key->last_fence && key->unanswered == 0)
+    /* A claim that comes back has the last fence, also that of a SETTLE. */
+    if (fence > key->last_fence && key->unanswered == 0 &&
+        key->went_back_at == 0)
         sim_fail("fence %llu is held, which nobody can have but who asked",
                  (unsigned long long)fence);
 }
@@ -80,12 +119,26 @@ truth_leaves(struct truth_key *key, uint64_t fence)
         key->leased_until = 0;
 }
 
+/* If the store lost the last fence, the new one comes from the clock alone. */
+static bool
+is_above(const struct truth_key *key, uint64_t fence)
+{
+    bool lost = key->last_fence_told <= key->went_back_at;
+
+    return fence + (lost ? (uint64_t)(truth_leeway / SIM_US) : 0) >
+           key->last_fence;
+}
+
 void
 truth_started(struct truth_key *key, int64_t asked, int64_t lease,
               uint64_t fence)
 {
+    if (key->strict && truth_may_start && !truth_may_start(asked))
+        sim_fail("strict work is started with fence %llu, although the store "
+                 "went back and nobody has accepted that",
+                 (unsigned long long)fence);
     must_be_free(key, fence, "started again");
-    if (fence > key->leased_fence) {
+    if (fence > key->leased_fence && !may_be_lost(key, asked)) {
         key->leased_fence = fence;
         key->leased_until = asked + lease - lease / 100;
     }
@@ -94,7 +147,7 @@ truth_started(struct truth_key *key, int64_t asked, int64_t lease,
                  "told %.3f s ago",
                  (unsigned long long)fence, (unsigned long long)key->result,
                  (double)(asked - key->told_at) / 1e9);
-    if (asked > key->last_fence_told && fence <= key->last_fence)
+    if (asked > key->last_fence_told && !is_above(key, fence))
         sim_fail("fence %llu is not above %llu, which was told before",
                  (unsigned long long)fence,
                  (unsigned long long)key->last_fence);
@@ -107,8 +160,10 @@ truth_started(struct truth_key *key, int64_t asked, int64_t lease,
 }
 
 void
-truth_executed(struct truth_key *key)
+truth_executed(struct truth_key *key, int64_t asked)
 {
+    if (key->excused_at != 0 && asked <= key->excused_at)
+        return;
     key->executions++;
     if (key->strict && key->executions > 1)
         sim_fail("strict work was executed %d times", key->executions);
@@ -162,17 +217,22 @@ truth_replayed(struct truth_key *key, int64_t asked, uint64_t result)
         sim_now() >= may_go(key, key->finished_at))
         new_life(key);
     /* It was written after the first try of a FINISH; without one, nobody knows
-     * since when it is there. */
+     * since when it is there, nor of one that came back. */
     if (key->result == 0)
-        key->finished_at =
-            key->tried_at != 0 ? key->tried_at : sim_now() - key->ttl_ns;
+        key->finished_at = key->tried_at != 0 && key->went_back_at == 0
+                               ? key->tried_at
+                               : sim_now() - key->ttl_ns;
     tell(key, result);
 }
 
 void
 truth_busy(struct truth_key *key, int64_t asked, const char *verdict)
 {
-    if (must_be_there(key, asked))
+    /* A claim of the lost time comes back in doubt, whatever came after it. */
+    if (key->went_back_at != 0 && asked > key->told_at &&
+        strcmp(verdict, "absent") != 0)
+        forget_result(key);
+    else if (must_be_there(key, asked))
         sim_fail("%s, although the result %llu had been told %.3f s ago",
                  verdict, (unsigned long long)key->result,
                  (double)(asked - key->told_at) / 1e9);
@@ -182,11 +242,17 @@ void
 truth_finished(struct truth_key *key, int64_t asked, uint64_t fence,
                uint64_t result)
 {
-    if (fence < key->last_fence && asked > key->last_fence_told)
+    if (may_be_lost(key, asked))
+        return;
+    if (fence < key->last_fence && asked > key->last_fence_told &&
+        key->last_fence_told > key->went_back_at)
         sim_fail("FINISH with fence %llu is taken, although %llu was started "
                  "before it was sent",
                  (unsigned long long)fence,
                  (unsigned long long)key->last_fence);
+    /* The copy had a result that has expired since, and the claim came back. */
+    if (key->went_back_at != 0 && sim_now() >= may_go(key, key->finished_at))
+        key->result = 0;
     tell(key, result);
     key->finished_at = asked;
 }
@@ -196,7 +262,9 @@ truth_settled(struct truth_key *key, int64_t asked, uint64_t result)
 {
     if (asked > key->last_fence_told)
         must_be_free(key, UINT64_MAX, "settled");
-    if (key->result != 0 && !must_be_there(key, asked))
+    if (key->went_back_at != 0)
+        forget_result(key);
+    else if (key->result != 0 && !must_be_there(key, asked))
         new_life(key);
     truth_finished(key, asked, UINT64_MAX, result);
 }

@@ -30,11 +30,21 @@ struct truth_key {
     int64_t leased_until;    /* ... and has its lease until then at least */
     int unanswered;          /* BEGINs, now or for ever */
     int64_t tried_at;        /* the first FINISH or SETTLE was sent; 0: none */
+    int64_t went_back_at;    /* the store lost what it had; 0: never */
+    int64_t excused_at;      /* what was asked until then may run again */
 };
 
 /* Clocks stood still for so long in all: what is written by a clock that does
  * not know it yet may be kept for that much less. */
 extern int64_t truth_leeway;
+
+/* May this process start strict work for somebody who asked then? NULL: yes. */
+extern bool (*truth_may_start)(int64_t asked);
+
+/* The store has an older record of the key now, or none. */
+void truth_went_back(struct truth_key *key);
+/* That was accepted, and nobody remembers what ran. */
+void truth_excuse(struct truth_key *key);
 
 /* A BEGIN is sent, and may be sent again until it is answered. */
 void truth_asks(struct truth_key *key);
@@ -48,8 +58,8 @@ void truth_replayed(struct truth_key *key, int64_t asked, uint64_t result);
 void truth_busy(struct truth_key *key, int64_t asked, const char *verdict);
 /* A FINISH or RELEASE is sent: nobody has to keep the lease from now on. */
 void truth_leaves(struct truth_key *key, uint64_t fence);
-/* The work has its effect. */
-void truth_executed(struct truth_key *key);
+/* The work of a BEGIN that was sent at `asked` has its effect. */
+void truth_executed(struct truth_key *key, int64_t asked);
 /* A FINISH or SETTLE is sent now: it may be stored, whatever is told. */
 void truth_tries(struct truth_key *key);
 /* A FINISH that was sent at `asked` was acknowledged. */

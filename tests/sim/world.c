@@ -11,16 +11,16 @@
 #define LENGTH (20 * SIM_S)
 
 const char *const fault_names[] = {
-    "kill",  "pause",     "freeze",      "clock",        "drift",
-    "cut",   "restart",   "failover",    "server-clock", "lose",
-    "power", "full",      "slow",        "eio",          "rot",
-    "reset", "half-open", "server-pause"};
+    "kill",  "pause",     "freeze",       "clock",        "drift",
+    "cut",   "restart",   "failover",     "server-clock", "lose",
+    "power", "full",      "slow",         "eio",          "rot",
+    "reset", "half-open", "server-pause", "go-back"};
 
-const struct world *const worlds[] = {&world_single, &world_replica,
+const struct world *const worlds[] = {&world_single,   &world_replica,
                                       &world_no_clock, &world_journal,
-                                      &world_remote};
-const char *const world_names[] = {"single", "replica", "no-clock", "journal",
-                                   "remote"};
+                                      &world_remote,   &world_backup};
+const char *const world_names[] = {"single",  "replica", "no-clock",
+                                   "journal", "remote",  "backup"};
 const int world_count = sizeof(worlds) / sizeof(worlds[0]);
 
 static const struct world *world;
@@ -148,6 +148,24 @@ int64_t
 world_lease_ns(void)
 {
     return load.lease_ms * SIM_MS;
+}
+
+int64_t
+world_until(void)
+{
+    return load.until;
+}
+
+int
+world_engine_count(void)
+{
+    return engine_count;
+}
+
+struct truth_key *
+world_key(int key)
+{
+    return key < load.key_count ? &load.keys[key] : NULL;
 }
 
 /* ---- faults -------------------------------------------------------------- */

@@ -27,6 +27,7 @@ enum fault {
     FAULT_RESET,
     FAULT_HALF_OPEN,
     FAULT_SERVER_PAUSE,
+    FAULT_GO_BACK,
     FAULTS,
 };
 extern const char *const fault_names[];
@@ -60,6 +61,8 @@ extern const struct world world_single, world_replica, world_no_clock;
 extern const struct world world_journal;
 /* remote.c: it is a server, with one of these, behind a simulated network. */
 extern const struct world world_remote;
+/* backup.c: it is a simulated server that goes back to an old backup. */
+extern const struct world world_backup;
 
 extern const struct world *const worlds[];
 extern const char *const world_names[];
@@ -80,5 +83,8 @@ void world_kill(struct sim_process *process);
 bool world_kill_now(struct sim_process *process);
 struct sim_process *world_start_again(struct sim_process *process);
 int64_t world_lease_ns(void);
+int64_t world_until(void); /* clients begin nothing after that */
+int world_engine_count(void);
+struct truth_key *world_key(int key); /* NULL: there are no more */
 
 #endif
