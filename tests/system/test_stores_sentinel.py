@@ -88,6 +88,7 @@ def test_an_old_primary_that_comes_back_is_not_believed():
         hosts = "redis://" + ",".join("127.0.0.1:%d" % s.port for s in (old, new, third))
         with folder() as where, Server(where, store=patient(hosts)) as idem:
             fence = idem.client()("BEGIN", scope, "order", "LEASE", 600000)[1]
+        assert wait_until(lambda: new.ask("DBSIZE") == old.ask("DBSIZE"))  # one of the two has confirmed it, perhaps the third
         old.kill()
         new.promote()
         third.follow(new)
