@@ -251,7 +251,8 @@ refused(struct idem_engine *engine, struct idem__group *group,
     group->losses = 0;
     if (group->rounds++ >= MAX_ROUNDS) {
         idem__fail(&err, IDEM_ERR_UNAVAILABLE,
-                   "this record is written by others all the time: try again");
+                   IDEM__THIS_RECORD_IS
+                   "written by others all the time: try again");
         idem__group_failed(engine, group, IDEM_ERR_UNAVAILABLE, &err);
         return;
     }

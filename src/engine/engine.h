@@ -38,6 +38,12 @@ enum idem_status idem__engine_open(const char *url,
                                    struct idem_engine **engine,
                                    struct idem_error *err);
 
+/* How the engine's own refusals begin. They have the statuses of a store that
+ * failed, but no store failed, and they say what to do. */
+#define IDEM__STORE_WENT_BACK "the store went back to an older state"
+#define IDEM__THIS_RECORD_IS "this record is "
+bool idem__refused_by_engine(const char *text);
+
 /* Is the store local, so that driving the engine makes sense? */
 bool idem__engine_is_local(const struct idem_engine *engine);
 

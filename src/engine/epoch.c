@@ -217,12 +217,12 @@ put_mark(struct idem_engine *engine, struct idem_record *found)
 
 /* The store has the last mark, but not what was written after the mark before.
  * Let the file say that a newer mark is missing, so that a restart does not
- * accept the loss. */
+ * accept the loss, also if the store then has no mark at all. */
 static void
 stay_back(struct idem_engine *engine)
 {
     engine->epoch.mark.fence++;
-    engine->epoch.mark.rev = 0;
+    engine->epoch.mark.rev = idem__new_rev(); /* no store has it */
     write_file(engine);
 }
 
@@ -408,9 +408,18 @@ enum idem_status
 idem__epoch_refuse(bool maybe_stored, struct idem_error *err)
 {
     return idem__fail(err, maybe_stored ? IDEM_ERR_LOST : IDEM_ERR_UNAVAILABLE,
-                      "the store went back to an older state, and this could "
-                      "happen twice: restore the store, or accept the loss "
-                      "with idem store accept-rollback");
+                      IDEM__STORE_WENT_BACK
+                      ", and this could happen twice: restore the store, or "
+                      "accept the loss with idem store accept-rollback");
+}
+
+bool
+idem__refused_by_engine(const char *text)
+{
+    return strncmp(text, IDEM__STORE_WENT_BACK,
+                   strlen(IDEM__STORE_WENT_BACK)) == 0 ||
+           strncmp(text, IDEM__THIS_RECORD_IS, strlen(IDEM__THIS_RECORD_IS)) ==
+               0;
 }
 
 enum idem_status

@@ -162,12 +162,14 @@ as(struct idem_op op, enum idem_verb verb, enum idem_type type)
     return op;
 }
 
-#define assert_refused(what)                                                   \
+#define assert_refused_as(what, status)                                        \
     do {                                                                       \
         struct reply refused_ = (what);                                        \
-        assert_status(refused_, IDEM_ERR_UNAVAILABLE);                         \
+        assert_status(refused_, status);                                       \
         assert_non_null(strstr(refused_.text, WENT_BACK));                     \
+        assert_true(idem__refused_by_engine(refused_.text));                   \
     } while (0)
+#define assert_refused(what) assert_refused_as(what, IDEM_ERR_UNAVAILABLE)
 
 /* ---- it is noticed ------------------------------------------------------- */
 
@@ -313,6 +315,25 @@ a_noticed_loss_is_not_forgotten_by_a_restart(void **state)
     idem_close(world.engine);
     assert_int_equal(open_engine(&world, false, NULL), IDEM_OK);
     assert_int_equal(world.alarms, 3);
+    close_world(&world);
+}
+
+static void
+a_noticed_loss_is_not_forgotten_by_an_empty_store(void **state)
+{
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    (void)backup(&world);
+    assert_verdict(ask_later(&world, 500, op_begin("a")), IDEM_V_STARTED);
+    world.store->inner = world.stores[1];
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("b")));
+    idem_close(world.engine);
+    (void)empty_store(&world); /* the next engine opens this one */
+    assert_int_equal(open_engine(&world, false, NULL), IDEM_OK);
+    assert_int_equal(world.alarms, 2);
+    assert_refused(ask_now(&world, op_begin("a")));
     close_world(&world);
 }
 
@@ -484,9 +505,32 @@ a_claim_that_was_written_to_an_older_store_does_not_start(void **state)
     world.store->before_swap = fail_over;
     world.store->before_swap_arg = &failover;
     assert_status(ask_now(&world, op), IDEM_ERR_LOST);
-    assert_refused(ask_now(&world, op));
+    assert_refused_as(ask_now(&world, op), IDEM_ERR_LOST);
     assert_true(idem__accept_rollback(world.engine));
     assert_verdict(ask_now(&world, op), IDEM_V_STARTED);
+    close_world(&world);
+}
+
+/* The same for a token: it may have been redeemed in the lost time. */
+static void
+a_token_that_was_redeemed_in_an_older_store_is_not_redeemed(void **state)
+{
+    struct idem_op op = as(op_begin("t"), IDEM_REDEEM, IDEM_TYPE_TOKEN);
+    struct idem_op issue = as(op_begin("t"), IDEM_ISSUE, IDEM_TYPE_TOKEN);
+    struct failover failover;
+    struct world world;
+
+    (void)state;
+    op.nonce = (const uint8_t *)"sixteen bytes...";
+    open_world(&world);
+    assert_verdict(ask_now(&world, issue), IDEM_V_ISSUED);
+    failover = (struct failover){&world, backup(&world), 0};
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    world.store->before_swap = fail_over;
+    world.store->before_swap_arg = &failover;
+    assert_status(ask_now(&world, op), IDEM_ERR_LOST);
+    assert_refused_as(ask_now(&world, op), IDEM_ERR_LOST);
     close_world(&world);
 }
 
@@ -1211,6 +1255,7 @@ main(void)
             the_loss_of_an_outcome_is_noticed_although_its_claim_is_there),
         cmocka_unit_test(a_renewal_does_not_hide_the_loss_of_a_claim),
         cmocka_unit_test(a_noticed_loss_is_not_forgotten_by_a_restart),
+        cmocka_unit_test(a_noticed_loss_is_not_forgotten_by_an_empty_store),
         cmocka_unit_test(an_outcome_that_is_still_there_is_no_loss),
         cmocka_unit_test(an_outcome_that_may_have_expired_is_not_missed),
         cmocka_unit_test(a_mark_that_may_have_expired_proves_nothing),
@@ -1221,6 +1266,8 @@ main(void)
             a_write_through_a_new_connection_to_an_older_store_is_lost),
         cmocka_unit_test(
             a_claim_that_was_written_to_an_older_store_does_not_start),
+        cmocka_unit_test(
+            a_token_that_was_redeemed_in_an_older_store_is_not_redeemed),
         cmocka_unit_test(
             a_write_through_a_new_connection_to_the_same_store_counts),
         cmocka_unit_test(

@@ -92,10 +92,12 @@ refuse(struct idem_engine *engine, struct idem__job *job,
 {
     job->over_quota = job->unsafe = false;
     if (next->state == IDEM_STATE_ABSENT) {
-        /* Its claim may have been the first write to the older store, which
-         * nobody knew yet. */
-        job->unsafe = verdict == IDEM_V_STARTED &&
-                      idem__epoch_refuses(engine, &job->op, before);
+        /* What it finds there may have been the first write to the older store,
+         * which nobody knew yet. */
+        job->unsafe =
+            (verdict == IDEM_V_STARTED || verdict == IDEM_V_REDEEMED) &&
+            idem__epoch_refuses(engine, &job->op, before);
+        job->maybe_stored |= job->unsafe;
         return;
     }
     job->unsafe = idem__epoch_refuses(engine, &job->op, next);

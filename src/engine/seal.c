@@ -7,6 +7,7 @@
 #include "seal.h"
 
 #include "../base/hex.h"
+#include "engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -254,10 +255,12 @@ no_key(const struct idem__seal *seal, const uint8_t id[ID_LEN],
 
     id_text(id, text);
     return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                      seal ? "this record is sealed with key %s, which the "
-                             "seal-key file does not have: add that key to it"
-                           : "this record is sealed with key %s: give the file "
-                             "that has it with seal-key",
+                      seal ? IDEM__THIS_RECORD_IS
+                             "sealed with key %s, which the seal-key file does "
+                             "not have: add that key to it"
+                           : IDEM__THIS_RECORD_IS
+                             "sealed with key %s: give the file that has it "
+                             "with seal-key",
                       text);
 }
 
