@@ -303,25 +303,31 @@ was_absent(struct idem_engine *engine, const struct idem_op *op)
 }
 
 /* An outcome for a mistyped id would be stored for a request that never came.
- * True if there is no record; `answer` is then the answer of GET. */
-static bool
-is_missing(const struct cli_verb *verb, struct idem_engine *engine,
-           const struct idem_op *op, struct idem_answer *answer)
+ * *missing: there is no record, and `answer` is the answer of GET. An error:
+ * nobody knows whether there is one, so nothing may be stored. */
+static enum idem_status
+find_missing(const struct cli_verb *verb, struct idem_engine *engine,
+             const struct idem_op *op, struct idem_answer *answer,
+             bool *missing, struct idem_error *err)
 {
     struct idem_op get = {
         .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+    enum idem_status status;
 
+    *missing = false;
     if (!verb->must_exist)
-        return false;
-    if (idem__do_verb(engine, &get, false, answer, NULL) == IDEM_OK &&
-        answer->verdict == IDEM_V_ABSENT) {
+        return IDEM_OK;
+    status = idem__do_verb(engine, &get, false, answer, err);
+    err->status = status;
+    cli_advise_on_store(&verb->where, &get, err);
+    *missing = status == IDEM_OK && answer->verdict == IDEM_V_ABSENT;
+    if (*missing)
         warn_of(op, "has no record, and nothing was stored: did you mistype "
                     "it? To store an outcome for a request that has not come "
                     "yet, add --absent");
-        return true;
-    }
-    idem_answer_clear(answer);
-    return false;
+    else
+        idem_answer_clear(answer);
+    return status;
 }
 
 /* SETTLE also decides requests that have not come, so that they cannot run
@@ -402,7 +408,7 @@ cli_advise_on_store(const struct cli_where *where, const struct idem_op *op,
         cli_store_url(where) || strncmp(err->text, IDEM__REMOTE_STORE_FAILED,
                                         strlen(IDEM__REMOTE_STORE_FAILED)) == 0;
 
-    if (!of_store || len == 0)
+    if (!of_store || len == 0 || idem__refused_by_engine(err->text))
         return;
     if (err->status == IDEM_ERR_LOST)
         snprintf(err->text + len, room, "; %s%s",
@@ -422,6 +428,7 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     struct cli_where where;
     struct idem_error err = {0};
     enum idem_status status;
+    bool missing = false;
     int code;
 
     if (verb->print && !cli_is_field(verb->print))
@@ -436,7 +443,9 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     where.must_exist =
         verb->must_exist || op->verb == IDEM_GET || op->verb == IDEM_FORGET;
     status = cli_engine_open(&where, &engine, &err);
-    if (status == IDEM_OK && !is_missing(verb, engine, op, &answer)) {
+    if (status == IDEM_OK)
+        status = find_missing(verb, engine, op, &answer, &missing, &err);
+    if (status == IDEM_OK && !missing) {
         status = cli_do_verb(verb, engine, op, &answer, &err);
         err.status = status;
         cli_advise_on_store(&verb->where, op, &err);

@@ -43,7 +43,7 @@ say_whose_store(const struct idem__wire_reply *reply, enum idem_status status,
 {
     char text[sizeof(err->text)];
 
-    if (!reply->error ||
+    if (!reply->error || idem__refused_by_engine(err->text) ||
         (status != IDEM_ERR_UNAVAILABLE && status != IDEM_ERR_LOST))
         return;
     snprintf(text, sizeof(text), "%s", err->text);

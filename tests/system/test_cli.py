@@ -5,11 +5,12 @@ import os
 import pty
 import re
 import subprocess
+import threading
 import time
 
 import pytest
 
-from lib import IDEM, ROOT, Server, folder, open_files, wait_until
+from lib import IDEM, ROOT, Error, Server, folder, open_files, wait_until
 
 
 class Cli:
@@ -201,6 +202,25 @@ def test_settle_says_that_there_was_no_such_request(idem):
             code, told = idem.json("settle", "shop", "known", "--as", "failed", env=at)
             assert code == 0 and told["was_absent"] is False and idem.said == ""
     assert "\n  idem settle shop order-7 --as " in idem("help", "settle")[1].split("Examples:")[1]
+
+
+def test_settle_stores_nothing_if_it_cannot_see_whether_there_is_a_record(idem):
+    """Clients use up the rate of the scope, and the look before the outcome is refused."""
+    with folder() as where, Server(where, "--scope-rate", "1") as server, server.client() as loud:
+        over = threading.Event()
+
+        def shout():
+            while not over.is_set():
+                loud("GET", "shop", "other")
+        thread = threading.Thread(target=shout)
+        thread.start()
+        try:
+            code, out = idem("settle", "shop", "typo", "--as", "succeeded", env={"IDEM_SERVER": "unix:" + server.socket})
+        finally:
+            over.set()
+            thread.join()
+        assert code not in (0, 16) and out == "" and "scope-rate" in idem.said, (code, out, idem.said)
+        assert wait_until(lambda: (lambda got: not isinstance(got, Error) and got)(loud("GET", "shop", "typo"))) == ["absent"]
 
 
 def test_get_says_doubt_as_scan_does(idem):
@@ -715,6 +735,7 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
     assert bare("settle", "s", "never", "--absent", "--as", "succeeded", "--http", "201")[0] == 0 and "gateway" not in bare.said
     for name, subject in (("plain", ""), ("gateway", "POST /orders")):
         bare("begin", "many", name, "--lease", "50ms", "--subject", subject)
+    time.sleep(0.2)
     code, out = bare("settle", "--scope", "many", "--as", "succeeded", "--http", "201", "--yes", "--wait", "10s")
     assert code == 0 and "many plain was not started by a gateway" in bare.said and "many gateway was" not in bare.said, (out, bare.said)
     bare("begin", "s", "bytes", "--lease", "50ms")

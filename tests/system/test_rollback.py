@@ -94,6 +94,8 @@ def test_a_running_server_refuses_until_the_loss_is_accepted(store):
         assert is_refused(answered(c, "BEGIN", "pay", "new")) and is_refused(c("REDEEM", token, "me"))
         assert is_refused(answered(c, "FINISH", "pay", "running", fence, "SUCCEEDED", "x")), "and may be sent again later"
         assert is_refused(c("SETTLE", "pay", "unheard-of")), "it may have been done in the lost time"
+        tried = subprocess.run([IDEM, "begin", "pay", "unheard-of", "--server", "unix:" + s.socket], text=True, capture_output=True)
+        assert tried.returncode == 20 and tried.stderr.endswith("accept the loss with idem store accept-rollback\n") and "failed" not in tried.stderr, tried
         assert "went back" in s.output() and "rolled_back:1" in c("INFO")
         # All the rest goes on.
         assert "paid before" in c("BEGIN", "pay", "before")
