@@ -455,6 +455,7 @@ bench_run(struct bench *bench, struct idem_error *err)
         memset(state.result, 'r', bench->result_len);
         status = open_all(&state, err);
     }
+    bench->connected = status == IDEM_OK;
     if (status == IDEM_OK)
         status = plant(&state, err);
     if (status == IDEM_OK) {

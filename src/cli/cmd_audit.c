@@ -74,6 +74,7 @@ ask(const struct query *query, struct idem__remote_line *line,
     struct idem__wire_reply reply;
     struct idem__wire_value value;
     enum idem_status status;
+    size_t got = 0;
 
     idem__wire_add(&args, idem_text("AUDIT"));
     if (query->scope) {
@@ -87,13 +88,15 @@ ask(const struct query *query, struct idem__remote_line *line,
     idem__wire_add(&args, idem_text("COUNT"));
     idem__wire_add_number(&args, query->count);
     status = idem__remote_line_ask(line, &args, &reply, err);
-    for (size_t i = 0;
-         status == IDEM_OK && idem__wire_take(&reply, IDEM__WIRE_BYTES, &value);
-         i++) {
-        if (i > 0) /* the first value is the word "entries" */
+    if (status != IDEM_OK)
+        return status;
+    for (; idem__wire_take(&reply, IDEM__WIRE_BYTES, &value); got++) {
+        if (got > 0) /* the first value is the word "entries" */
             print_entry(value.bytes);
+        else if (!idem__bytes_is(value.bytes, "entries"))
+            break;
     }
-    return status;
+    return got > 0 ? IDEM_OK : idem__wire_unexpected(err);
 }
 
 int

@@ -104,7 +104,7 @@ run(const struct given *given)
         return cli_error(IDEM_ERR_MEMORY, "out of memory");
     err.status = bench_run(&bench, &err);
     if (err.status == IDEM_ERR_UNAVAILABLE && !given->redis &&
-        bench.commands == 0)
+        !bench.connected)
         cli_advise_to_start(&given->where, false, &err);
     code = err.status == IDEM_OK ? report(&bench, given->what) : cli_fail(&err);
     free(bench.latency);

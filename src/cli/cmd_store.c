@@ -77,9 +77,12 @@ lacks_segments(const char *dir)
     const struct dirent *file;
     bool lacks = folder != NULL;
 
+    errno = 0;
     while (lacks && (file = readdir(folder)))
         lacks = strlen(file->d_name) < 4 ||
                 strcmp(strchr(file->d_name, 0) - 4, ".seg") != 0;
+    if (errno != 0)
+        lacks = false;
     if (folder)
         closedir(folder);
     return lacks;

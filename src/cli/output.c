@@ -130,6 +130,18 @@ cli_time(int64_t ms, char *out)
     return out;
 }
 
+static bool incomplete;
+
+static void
+tell_incomplete(void)
+{
+    if (!incomplete)
+        fputs("idem: out of memory for the output: if the command changes "
+              "something, that may have been stored. Run it again\n",
+              stderr);
+    incomplete = true;
+}
+
 void
 cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes)
 {
@@ -144,8 +156,10 @@ cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes)
     }
     room = sodium_base64_encoded_len(bytes.len, sodium_base64_VARIANT_ORIGINAL);
     base64 = malloc(room);
-    if (!base64)
+    if (!base64) {
+        tell_incomplete();
         return;
+    }
     sodium_bin2base64(base64, room, bytes.data, bytes.len,
                       sodium_base64_VARIANT_ORIGINAL);
     snprintf(field, sizeof(field), "%s_base64", name);
@@ -153,25 +167,12 @@ cli_json_bytes(json_t *object, const char *name, struct idem_bytes bytes)
     free(base64);
 }
 
-static bool incomplete;
-
-static void
-tell_incomplete(void)
-{
-    if (!incomplete)
-        fputs("idem: out of memory for the output: if the command changes "
-              "something, that may have been stored. Run it again\n",
-              stderr);
-    incomplete = true;
-}
-
 bool
 cli_json_whole(void)
 {
-    if (!idem__json_starved())
-        return true;
-    tell_incomplete();
-    return false;
+    if (idem__json_starved())
+        tell_incomplete();
+    return !incomplete;
 }
 
 bool
