@@ -374,8 +374,11 @@ process(struct idem_consumer *consumer, struct delivery *d)
     if (d->unfit)
         return decide(d, FATE_DEAD_LETTER, d->unfit);
     if (!idem__identity_of(&consumer->identity, d, id, &op.id.len, &err)) {
-        if (err.status == IDEM_ERR_MEMORY)
+        if (err.status == IDEM_ERR_MEMORY) {
             complain_of(consumer, "messages are put back", err.text);
+            (void)idem__consumer_pause(consumer,
+                                       backoff_ms(consumer, 1, BACKOFF_MAX_MS));
+        }
         return decide(
             d, err.status == IDEM_ERR_MEMORY ? FATE_PUT_BACK : FATE_DEAD_LETTER,
             err.text);
