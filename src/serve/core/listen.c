@@ -164,21 +164,38 @@ server_listen_tcp(const struct server_address *address, int *fds, size_t *count,
                       advice_for(failed));
 }
 
+/* What connecting to it says: 0, or the error. */
+static int
+knock(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), error;
+
+    if (fd < 0)
+        return errno;
+    if (strlen(path) < sizeof(address.sun_path))
+        memcpy(address.sun_path, path, strlen(path) + 1);
+    error = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0
+                ? 0
+                : errno;
+    close(fd);
+    return error;
+}
+
 bool
 server_socket_is_abandoned(const char *path)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool refused;
+    int error = knock(path);
 
-    if (fd < 0)
-        return false;
-    if (strlen(path) < sizeof(address.sun_path))
-        memcpy(address.sun_path, path, strlen(path) + 1);
-    refused = connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 &&
-              (errno == ECONNREFUSED || errno == ENOENT);
-    close(fd);
-    return refused;
+    return error == ECONNREFUSED || error == ENOENT;
+}
+
+bool
+server_socket_is_taken(const char *path)
+{
+    int error = knock(path);
+
+    return error == 0 || error == EAGAIN || error == EACCES;
 }
 
 enum idem_status

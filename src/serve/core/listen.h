@@ -29,7 +29,10 @@ enum idem_status server_listen_unix(const char *path, unsigned mode,
 /* True for a socket file that no process listens on, or a dangling link: a
  * process that died left it behind. */
 bool server_socket_is_abandoned(const char *path);
-/* Remove such a socket file; an error if the path is anything else. */
+/* True for a socket on which another process listens. Both are false if this
+ * process cannot find it out. */
+bool server_socket_is_taken(const char *path);
+/* Remove an abandoned socket file; an error if the path is anything else. */
 enum idem_status server_socket_make_way(const char *path,
                                         struct idem_error *err);
 

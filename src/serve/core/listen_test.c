@@ -165,10 +165,12 @@ only_a_socket_without_a_server_is_replaced(void **state)
     assert_int_equal(lstat(path, &stat), 0);
     assert_int_equal(stat.st_mode & 0777, 0660);
     assert_false(server_socket_is_abandoned(path));
+    assert_true(server_socket_is_taken(path));
     must_say(server_listen_unix(path, 0600, NULL, &again, &made, &err),
              IDEM_ERR_UNAVAILABLE, &err, "another server listens");
     close(fd);
     assert_true(server_socket_is_abandoned(path));
+    assert_false(server_socket_is_taken(path));
     assert_int_equal(server_listen_unix(path, 0600, NULL, &fd, &made, &err),
                      IDEM_OK);
     close(fd);

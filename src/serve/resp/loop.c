@@ -164,7 +164,7 @@ listen_unix(struct loop *loop, struct idem_error *err)
     loop->own_socket = false;
     if (status != IDEM_ERR_UNAVAILABLE || !config->default_socket ||
         (!config->listen && !config->http) ||
-        server_socket_is_abandoned(config->socket))
+        !server_socket_is_taken(config->socket))
         return status;
     log_no_socket(loop);
     return IDEM_OK;
