@@ -66,6 +66,9 @@ void idem__postgres_disconnect(struct postgres_store *self);
 /* The same, after the server has not answered in time. */
 void idem__postgres_abandon(struct postgres_store *self);
 
+/* Begin the next connection with the next host of the URL. */
+void idem__postgres_next_host(struct postgres_store *self);
+
 /* Connect for setting up the tables: no checks, no prepared statements. */
 enum idem_status idem__postgres_connect_bare(struct postgres_store *self,
                                              struct idem_error *err);

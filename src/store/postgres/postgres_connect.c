@@ -297,8 +297,8 @@ connect_one(struct postgres_store *self, struct idem_error *err)
     return status;
 }
 
-static void
-next_host(struct postgres_store *self)
+void
+idem__postgres_next_host(struct postgres_store *self)
 {
     self->host = (self->host + 1) % self->hosts;
 }
@@ -315,7 +315,7 @@ idem__postgres_connect_bare(struct postgres_store *self, struct idem_error *err)
     status = connect_one(self, err);
     for (int tried = 1; status == IDEM_ERR_UNAVAILABLE && tried < self->hosts;
          tried++) {
-        next_host(self);
+        idem__postgres_next_host(self);
         status = connect_one(self, err);
     }
     return status;
@@ -492,7 +492,7 @@ connect_fresh(struct idem_store *store, struct idem_error *err)
         status = prepare(self, err);
     if (status != IDEM_OK) {
         idem__postgres_disconnect(self);
-        next_host(self);
+        idem__postgres_next_host(self);
     }
     return status;
 }

@@ -99,6 +99,8 @@ is_ready(struct ear *ear)
     if (idem__postgres_connect_bare(session, NULL) == IDEM_OK)
         ask(ear, "set client_min_messages = error; "
                  "set search_path = pg_catalog; listen idem_wake");
+    if (!session->conn) /* a standby refuses it; another host may not */
+        idem__postgres_next_host(session);
     return session->conn != NULL;
 }
 
