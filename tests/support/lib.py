@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import random
+import re
 import shutil
 import signal
 import socket
@@ -68,6 +69,11 @@ def connect(where, timeout=60):
     s.settimeout(timeout)
     s.connect(where)
     return s
+
+
+def without_advice(text):
+    """An error of a store as the store says it, without what the command line adds about the next step."""
+    return re.sub(r'; (((nothing was stored, )?try again)|(run the same command again(; "busy" can then be this claim, until its lease is over)?))$', "", text.rstrip("\n"))
 
 
 def wait_until(what, seconds=60, step=0.02):

@@ -49,7 +49,7 @@ def test_get_shows_what_is_special_about_a_record(idem):
     assert idem("get", "s", "long", "--print", "result") == "x" * 5000 and idem("get", "s", "long", "--print", "replayable") == "true\n"
     idem("finish", "s", "empty", idem.begun("empty"), "succeeded")
     assert "result:" not in idem("get", "s", "empty") and "subject:" not in idem("get", "s", "empty")
-    idem("settle", "s", "gone", "--as", "failed")
+    idem("settle", "s", "gone", "--as", "failed", "--absent")
     assert "\nsettled: yes\n" in idem("get", "s", "gone") and idem("get", "s", "gone", "--print", "settled") == "true\n"
     assert idem("get", "s", "none", "--print", "fence", code=16) == "", "a field that this verdict does not have"
 
@@ -254,13 +254,13 @@ def test_a_reader_that_is_gone_does_not_stop_a_command(idem):
 # ---- what a command finds ---------------------------------------------------------------------------------------------------------
 
 def test_a_run_of_what_was_done_otherwise_says_so(idem):
-    idem("settle", "s", "settled", "--as", "succeeded", "--result", "paid")
-    assert idem("run", "s", "settled", "--any-command", "--", "touch", idem.where + "/ran", code=10) == ""
-    assert idem.said == "idem: this was settled before, without a command's output\n"
     for id, more in (("left", ["--no-replay", "--kind", "exec"]), ("odd", ["--kind", "exec"]), ("raw", [])):
         idem("finish", "s", id, idem.begun(id), "succeeded", "no output of a command", *more)
         assert idem("run", "s", id, "--any-command", "--", "touch", idem.where + "/ran", code=10) == ""
         assert idem.said == "idem: this was finished before, without a command's output\n", id
+    idem("settle", "s", "settled", "--as", "succeeded", "--result", "paid", "--absent")
+    assert idem("run", "s", "settled", "--any-command", "--", "touch", idem.where + "/ran", code=10) == ""
+    assert idem.said == "idem: this was settled before, without a command's output\n"
     idem("run", "s", "once", "--", "true")
     idem("run", "s", "once", "--", "touch", idem.where + "/ran", code=13)
     assert "s once was used for another command" in idem.said

@@ -384,7 +384,7 @@ threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 idem.Client(sys.argv[1], scope=sys.argv[2]).once("k", lambda: print("it ran"), arguments=[1])
 """
     slow = Chaos(server.port, resp_replies)
-    slow.delay(3.0)  # much later than the interruption, also on a slow machine
+    slow.delay(1.5)  # after the interruption, and in time for giving back, which may take 3 seconds
     try:
         done = subprocess.run(["/usr/bin/python3", "-c", code, "idem://127.0.0.1:%d" % slow.port, client.options.scope, kind],
                               capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": PACKAGE})

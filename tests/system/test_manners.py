@@ -7,7 +7,7 @@ import time
 
 import servers
 from gateway import Gateway, Ledger, ask
-from lib import IDEM, Process, Server, encode, folder, free_port, on_a_terminal
+from lib import IDEM, Process, Server, encode, folder, free_port, on_a_terminal, wait_until
 
 
 def idem(*args, **env):
@@ -172,7 +172,7 @@ def test_servers_log_json_when_asked():
         assert json.loads(playground.output())["url"].startswith("http://127.0.0.1:%d/" % port)
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--json", store="memory:") as gateway:
         assert ask(gateway.port, "a").status == 201
-        lines = [line for line in gateway.output().splitlines() if not re.match(r"\d{4}/", line)]  # nginx has a form of its own
+        lines = wait_until(lambda: [line for line in gateway.output().splitlines() if not re.match(r"\d{4}/", line)])  # nginx has a form of its own
         assert lines and all(json.loads(line)["event"] for line in lines), lines
 
 
