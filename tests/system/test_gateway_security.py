@@ -32,6 +32,20 @@ def test_a_thousand_duplicates_run_once(stack):
     assert sum(not a.replayed for a in answers) == 1 and stack.ledger.executions("crowd") == 1
 
 
+
+def test_a_refused_client_that_keeps_sending_does_not_end_a_worker():
+    """nginx reads what comes behind the request for up to 30 s, much longer than a verdict may take."""
+    with folder() as where, Stack(where, location="idem_anonymous off;", engine_options="timeout=1s away=10s") as s:
+        before = s.nginx.workers()
+        with socket.create_connection(("127.0.0.1", s.port), 10) as c:
+            c.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIdempotency-Key: k\r\nContent-Length: 2\r\n\r\n{}x")
+            assert b" 403 " in c.recv(80)
+            for _ in range(6):
+                time.sleep(0.5)
+                c.sendall(b"x")
+        assert s.nginx.workers() == before
+        assert ask(s.port, "k", authorization="me").status == 201
+
 def test_a_thousand_duplicates_that_do_not_wait(stack):
     answers = storm(1000, lambda i: ask(stack.port, "crowd2", path="/busy", x_sleep=2, timeout=60), threads=500)
     assert stack.ledger.executions("crowd2") == 1

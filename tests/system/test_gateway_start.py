@@ -312,8 +312,9 @@ def test_json_lines_and_everything_that_is_announced():
             f.write("ab" * 32 + "\n")
         os.chmod(where + "/seal", 0o600)
         conf = where + "/conf"
-        with open(conf, "w") as f:
-            f.write("[route /x]\nupstream = http://127.0.0.1:%d\nkey = $http_x-key\n[route /y]\nhost = b.example\nscope = $http_a-b-\n" % ledger.port)
+        with open(conf, "w", encoding="latin-1") as f:  # one value is not UTF-8
+            f.write("[route /x]\nupstream = http://127.0.0.1:%d\nkey = $http_x-key\nduplicate = answer 200 d\xe9j\xe0\n"
+                    "[route /y]\nhost = b.example\nscope = $http_a-b-\n" % ledger.port)
         with Gateway(where, ledger.port, "--config", conf, "--json", "--console", "--credentials", where + "/who", "--seal-key", where + "/seal",
                      "--token-path", "/token", env={"IDEM_LOG_LEVEL": "info"}) as g:
             text = eventually(lambda: g.output() if "console at" in g.output() else None)

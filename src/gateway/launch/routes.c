@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,24 @@ static bool
 is(const char *value, const char *word)
 {
     return value && strcmp(value, word) == 0;
+}
+
+/* nginx takes any bytes; those that are not UTF-8 are shown as "?". NULL: out of
+ * memory. */
+static json_t *
+text_json(const char *text)
+{
+    json_t *json = json_string(text);
+    char *copy = json ? NULL : strdup(text);
+
+    for (char *at = copy; at && *at; at++) {
+        if ((unsigned char)*at >= 0x80)
+            *at = '?';
+    }
+    if (copy)
+        json = json_string(copy);
+    free(copy);
+    return json;
 }
 
 /* Takes the value. `all` is freed and NULL if there is no memory for it,
@@ -65,14 +84,15 @@ route_json(const struct gateway_config *config,
         const char *value = gateway_effective(config, route, name);
 
         if (value &&
-            json_object_set_new(options, name, json_string(value)) != 0) {
+            json_object_set_new(options, name, text_json(value)) != 0) {
             json_decref(options);
             options = NULL;
         }
     }
-    return json_pack("{s:s, s:s, s:s, s:o, s:o}", "route", route->path, "host",
-                     route->host ? route->host : "", "upstream", upstream,
-                     "options", options, "warnings",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "route",
+                     text_json(route->path), "host",
+                     text_json(route->host ? route->host : ""), "upstream",
+                     text_json(upstream), "options", options, "warnings",
                      warnings_of(config, route));
 }
 

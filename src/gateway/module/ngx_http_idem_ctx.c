@@ -211,7 +211,7 @@ ngx_http_idem_deadline(ngx_http_idem_ctx_t *ctx)
     if (ctx->state == NGX_HTTP_IDEM_ASKING) {
         ngx_http_idem_away(ctx);
 
-    } else {
+    } else if (ctx->claim) {
 
         /* FINISH is still in flight, but this client has waited long enough */
 

@@ -220,8 +220,8 @@ ngx_http_idem_unclaimed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     if (ctx->gated && r->content_handler && !ngx_http_idem_is_page(r, ctx)) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idem: an error page would have sent a gated request to "
-                      "a service without a claim");
+                      "idem: an error page or post_action would have sent a "
+                      "gated request to a service without a claim");
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 

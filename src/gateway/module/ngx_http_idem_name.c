@@ -36,7 +36,21 @@ ngx_http_idem_whole_value(ngx_http_request_t *r, ngx_http_complex_value_t *cv,
         }
     }
 
-    return ngx_http_complex_value(r, cv, value);
+    if (ngx_http_complex_value(r, cv, value) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    /* it has evaluated some variables again, perhaps without memory */
+
+    for (index = cv->flushes; index && *index != (ngx_uint_t) -1; index++) {
+        part = ngx_http_get_indexed_variable(r, *index);
+
+        if (part == NULL || part->not_found || part->len == 0) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
 }
 
 

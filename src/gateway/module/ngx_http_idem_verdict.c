@@ -15,6 +15,7 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
 {
     ngx_http_request_t  *r = ctx->request;
 
+    ngx_http_idem_clear_deadline(ctx);
     ctx->state = NGX_HTTP_IDEM_PASSING;
 
     ngx_http_finalize_request(r,
@@ -80,6 +81,7 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
 {
     ngx_str_set(&ctx->verdict, "away");
 
+    ngx_http_idem_clear_deadline(ctx);
     ngx_http_idem_drop_claim(ctx);
 
     if (ctx->page) {
