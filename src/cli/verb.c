@@ -238,32 +238,44 @@ has_request_line(struct idem_bytes subject)
     return len > 0 && len < subject.len && text[len] == ' ';
 }
 
-/* Is the HTTP response for a record that no gateway started? SETTLE replaces
+/* An HTTP response for a record that no gateway started, or a plain result for
+ * one that a gateway started: what to say about it, or NULL. SETTLE replaces
  * the label, so this is asked before it. */
-static bool
-expects_no_http(struct idem_engine *engine, const struct idem_op *op)
+static const char *
+odd_kind(struct idem_engine *engine, const struct idem_op *op)
 {
     struct idem_op get = {
         .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
     struct idem_answer answer = {0};
-    bool plain = op->verb == IDEM_SETTLE && op->kind == IDEM_KIND_HTTP &&
-                 idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
-                 answer.verdict == IDEM_V_RECORD &&
-                 !has_request_line(answer.record->subject);
+    bool http = op->kind == IDEM_KIND_HTTP;
+    const char *text = NULL;
 
+    if (op->verb == IDEM_SETTLE && (http || op->result.len > 0) &&
+        idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
+        answer.verdict == IDEM_V_RECORD &&
+        has_request_line(answer.record->subject) != http)
+        text = http ? "was not started by a gateway; its callers can read "
+                      "this HTTP response only if they handle HTTP, and "
+                      "--result stores a plain result for others"
+                    : "was started by a gateway; its client gets this result "
+                      "with a status that the gateway chooses, and --http "
+                      "STATUS --body VALUE stores a whole response";
     idem_answer_clear(&answer);
-    return plain;
+    return text;
 }
 
 /* The callers may not get the result that was given. */
 static void
 warn_of_result(const struct idem_op *op, const struct idem_answer *answer,
-               bool plain)
+               const char *odd)
 {
-    if (plain && answer->verdict == IDEM_V_SETTLED)
-        warn_of(op, "was not started by a gateway; its callers can read "
-                    "this HTTP response only if they handle HTTP, and "
-                    "--result stores a plain result for others");
+    if (odd && answer->verdict == IDEM_V_SETTLED)
+        warn_of(op, odd);
+    if (op->verb == IDEM_SETTLE && op->outcome &&
+        answer->verdict == IDEM_V_BUSY)
+        warn_of(op, "is still executing: its lease has not ended. Settle it "
+                    "when the lease is over, or let the command wait for that "
+                    "with --wait TIME");
     if (lost_result(op, answer))
         warn_of(op, "has its outcome, but the result is larger than max-result "
                     "and was not kept: duplicates learn the outcome, and get "
@@ -275,13 +287,13 @@ cli_do_verb(const struct cli_verb *verb, struct idem_engine *engine,
             const struct idem_op *op, struct idem_answer *answer,
             struct idem_error *err)
 {
-    bool plain = expects_no_http(engine, op);
+    const char *odd = odd_kind(engine, op);
     enum idem_status status = run_patiently(verb, engine, op, answer, err);
 
     if (server_op_operates(op))
         audit(cli_store_url(&verb->where), op, status, answer);
     if (status == IDEM_OK)
-        warn_of_result(op, answer, plain);
+        warn_of_result(op, answer, odd);
     return status;
 }
 

@@ -251,6 +251,7 @@ def test_settle_waits_by_itself_for_a_lease_that_is_over(idem):
     assert code == 0 and out.startswith("settled\n") and "watched for 2 s" in idem.said
     assert idem("begin", "s", "work", "--lease", "60s")[0] == 0
     assert idem("settle", "s", "work")[0] == 11 and idem.said == ""  # somebody may be at work
+    assert idem("settle", "s", "work", "--as", "failed")[0] == 11 and "s work is still executing: its lease has not ended" in idem.said
 
 
 def test_modes_and_fingerprints(idem):
@@ -740,6 +741,9 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
     assert code == 0 and "many plain was not started by a gateway" in bare.said and "many gateway was" not in bare.said, (out, bare.said)
     bare("begin", "s", "bytes", "--lease", "50ms")
     assert bare("settle", "s", "bytes", "--as", "succeeded", "--result", "x", "--wait", "10s")[0] == 0 and "gateway" not in bare.said
+    bare("begin", "s", "theirs", "--lease", "50ms", "--subject", "POST /orders")
+    assert bare("settle", "s", "theirs", "--as", "succeeded", "--result", "x", "--wait", "10s")[0] == 0
+    assert "s theirs was started by a gateway" in bare.said and "--http STATUS --body VALUE" in bare.said
 
 
 @pytest.mark.parametrize("status", ["204", "205", "304"])
