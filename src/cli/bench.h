@@ -26,7 +26,7 @@ struct bench {
     int64_t run_ms;
 
     /* Results. */
-    bool connected; /* all clients are connected */
+    bool connected;      /* all clients are connected */
     uint64_t operations; /* a pair counts once */
     uint64_t errors;
     char error[128]; /* the first error */

@@ -11,7 +11,7 @@
 #include <time.h>
 
 #define SETTLE_MS 5000
-#define EFFECT_MS 50 /* an effect that is visible sooner counts as this long */
+#define EFFECT_MS 50 /* at least, of one effect */
 
 void
 check_pause_ms(int64_t ms)

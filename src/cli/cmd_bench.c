@@ -103,8 +103,7 @@ run(const struct given *given)
     if (!bench.latency)
         return cli_error(IDEM_ERR_MEMORY, "out of memory");
     err.status = bench_run(&bench, &err);
-    if (err.status == IDEM_ERR_UNAVAILABLE && !given->redis &&
-        !bench.connected)
+    if (err.status == IDEM_ERR_UNAVAILABLE && !given->redis && !bench.connected)
         cli_advise_to_start(&given->where, false, &err);
     code = err.status == IDEM_OK ? report(&bench, given->what) : cli_fail(&err);
     free(bench.latency);

@@ -18,8 +18,8 @@ is(const char *value, const char *word)
     return value && strcmp(value, word) == 0;
 }
 
-/* nginx takes any bytes; those that are not UTF-8 are shown as "?". NULL: out of
- * memory. */
+/* nginx takes any bytes; those that are not UTF-8 are shown as "?". NULL: out
+ * of memory. */
 static json_t *
 text_json(const char *text)
 {
