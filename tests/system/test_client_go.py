@@ -39,6 +39,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,6 +66,19 @@ func main() {
 	%s
 	again, err := idem.Do(ctx, client, "order-7", func(context.Context) (Order, error) { return Order{99}, nil }, idem.Arguments(cart))
 	check(again == order && order.Total == 20, err, again)
+	for key, with := range map[string]error{"slow": io.ErrUnexpectedEOF, "no": declined{"poor"}, "away": &os.SyscallError{"connect", syscall.ECONNREFUSED}} {
+		work := func(ctx context.Context) (Order, error) {
+			return pay(ctx, func(context.Context, Cart) (Order, error) { return Order{}, with }, cart)
+		}
+		_, first := idem.Do(ctx, client, key, work)
+		_, second := idem.Do(ctx, client, key, work)
+		var failed *idem.Failed
+		check(key != "slow" || errors.Is(first, idem.ErrOutcomeUnknown) && errors.Is(second, idem.ErrInProgress), nil, first, second)
+		check(key != "no" || first == with && errors.As(second, &failed), nil, first, second)
+		check(key != "away" || errors.Is(first, idem.ErrNotExecuted) && errors.Is(second, idem.ErrNotExecuted), nil, first, second)
+	}
+	fine, err := idem.Do(ctx, client, "away", func(context.Context) (Order, error) { return order, nil })
+	check(fine == order, err, fine)
 	check(errors.Is(client.Redeem(ctx, token, "ann"), idem.ErrTokenUsed), nil)
 	data, err := io.ReadAll(answer.Body)
 	check(answer.StatusCode == 200 && string(data) == "{\\"Total\\":20}\\n", err, string(data))

@@ -192,6 +192,24 @@ PAGE_MAIN = """
             s.execute("create table orders (item text, count int)");
         }
         %(statements)s
+        for (var repeat : List.of(IdemException.InProgress.class, IdemException.NotExecuted.class, IdemException.Failed.class)) {
+            var paid = repeat.getSimpleName();
+            Bank bank = asked -> {
+                if (repeat == IdemException.InProgress.class) throw new SocketTimeoutException();
+                if (repeat == IdemException.Failed.class) throw new Declined();
+                new Socket("127.0.0.1", 1);
+                return null;
+            };
+            for (int i = 0; i < 2; i++)
+                try {
+                    client.once(paid, Order.class, () -> pay(bank, cart));
+                    throw new AssertionError(paid);
+                } catch (Declined | IdemException e) {
+                    equal(e.getClass(), i == 1 || repeat == IdemException.NotExecuted.class ? repeat
+                        : repeat == IdemException.Failed.class ? Declined.class : IdemException.OutcomeUnknown.class);
+                }
+        }
+        equal(client.once("NotExecuted", Order.class, () -> pay(asked -> order, cart)), order);
         equal(order, client.once("order-7", Order.class, client.options().arguments(cart), () -> new Order("another", 0)));
         equal(second.total(), 20);
         equal(new String(answer.body()), "run 1");

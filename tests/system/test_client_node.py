@@ -56,7 +56,18 @@ const post = async (port, key) => {
         headers: {"Content-Type": "application/json", "Idempotency-Key": key, "X-Tenant": "ann"}});
     return [sent.status, sent.headers.get("Idempotent-Replayed"), await sent.text()];
 };
+const fails = async (key, bank) => {
+    const error = await client.once(key, () => pay(bank, cart)).catch((error) => error);
+    return error.constructor.name;
+};
 try {
+    const slow = async () => { throw new Error("cut off"); };
+    const no = async () => { throw new Declined(); };
+    const away = () => fetch("http://127.0.0.1:%d/");
+    assert.deepEqual([await fails("slow", slow), await fails("slow", slow)], ["OutcomeUnknown", "InProgress"]);
+    assert.deepEqual([await fails("no", no), await fails("no", no)], ["Declined", "Failed"]);
+    assert.deepEqual([await fails("away", away), await fails("away", away)], ["NotExecuted", "NotExecuted"]);
+    assert.equal(await client.once("away", () => pay(async () => 1, cart)), 1);
     assert.deepEqual(await client.once("order-7", () => "another", {arguments: cart}), order);
     assert.equal(second.stock, "2 books");
     assert.ok(second.fence > 0);
@@ -95,7 +106,7 @@ def test_the_code_of_the_pages_works(postgres, mariadb):
         idem("store", "init", database.url)
         database.sql("create table orders (item varchar(20), count int)")
     with folder() as where, Server(where, listen=True) as server, tempfile.NamedTemporaryFile("w", suffix=".mjs", dir=NODE, encoding="utf-8") as page:
-        text = PAGE % "".join(code).replace('test("', 'await test("')
+        text = PAGE.replace("%d", str(free_port())) % "".join(code).replace('test("', 'await test("')
         for old, new in (("127.0.0.1:6390", "127.0.0.1:%d" % server.port), ("postgres://shop@127.0.0.1/shop", postgres.url),
                          ("mysql://shop:secret@127.0.0.1/shop", mariadb.url), *((str(port), str(free_port())) for port in (8080, 8081, 8082))):
             assert old in text

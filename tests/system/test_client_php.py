@@ -292,6 +292,19 @@ equal([$again->getHeaderLine('Idempotent-Replayed'), (string)$again->getBody()],
 equal(Idem\\PdoOnce::once($db, 'order-9', fn () => 1, ['scope' => 'shop', 'arguments' => $cart]), $paid);
 equal((int)$db->query('select count(*) from orders')->fetchColumn(), 1);
 equal([$answer->status, json_decode($answer->body)->got], [201, json_encode($cart)]);
+function thrown(Idem\\Client $client, string $key, string $bank, array $cart): string
+{
+    try {
+        $client->once($key, fn () => pay($bank, $cart));
+    } catch (Exception $e) {
+        return $e::class;
+    }
+}
+$deaf = stream_socket_server('tcp://127.0.0.1:0');
+$silent = 'http://' . stream_socket_get_name($deaf, false);
+equal([thrown($client, 'slow', $silent, $cart), thrown($client, 'slow', $silent, $cart)], [Idem\\OutcomeUnknown::class, Idem\\InProgress::class]);
+equal([thrown($client, 'away', 'http://127.0.0.1:1', $cart), thrown($client, 'away', 'http://127.0.0.1:1', $cart)], array_fill(0, 2, Idem\\NotExecuted::class));
+equal($client->once('away', fn () => 1), 1);
 proc_close($server);
 rmdir($folder);
 echo "the page works";
@@ -300,7 +313,7 @@ echo "the page works";
 
 def test_the_code_of_the_page_works(server, app, postgres):  # noqa: F811
     code = blocks("README.md")
-    assert code == blocks("README.zh-CN.md") and len(code) == 10
+    assert code == blocks("README.zh-CN.md") and len(code) == 11
     code = "".join(code).replace("require 'clients/php/src/autoload.php';", "").replace("127.0.0.1:6390", "127.0.0.1:%d" % server.port)
     idem("store", "init", postgres.url)
     postgres.sql("drop table if exists orders")

@@ -565,6 +565,17 @@ def place_order(cart):
     return {"order": len(runs), "count": cart["count"]}
 %(code)s
 assert order == {"order": 3, "count": 2} and len(runs) == 4, runs
+def fails(key, error):
+    def bank(cart):
+        raise error
+    try:
+        client.once(key, lambda: pay(bank, cart))
+    except Exception as e:
+        return type(e)
+assert [fails("slow", TimeoutError()) for _ in range(2)] == [idem.OutcomeUnknown, idem.InProgress]
+assert [fails("no", Declined()) for _ in range(2)] == [Declined, idem.Failed]
+assert [fails("away", ConnectionRefusedError()) for _ in range(2)] == [idem.NotExecuted] * 2
+assert client.once("away", lambda: pay(lambda cart: 1, cart)) == 1
 assert client.once("order-7", lambda: 1, arguments=cart) == {"order": 1, "count": 2}
 assert asyncio.run(main()) == client.once("order-10", list, arguments={"order_id": 10, "cart": cart}) == {"order": 5, "count": 2}
 assert client.once("order-11", list) == {"order": 6, "count": 2} and len(runs) == 6, runs
@@ -655,7 +666,7 @@ def test_the_code_of_the_page_works(server, postgres):  # noqa: F811
     code = blocks("README.md")
     assert code == blocks("README.zh-CN.md")
     code = [c for c in code if framework_of(c) is None]
-    assert len(code) == 8
+    assert len(code) == 9
     idem_command("store", "init", postgres.url)
     postgres.sql("drop table if exists orders")
     with folder() as where:
