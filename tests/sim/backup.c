@@ -342,6 +342,21 @@ days_pass(int64_t ns)
         sim_set_clock(backup.places[i].process, ns);
 }
 
+/* All is lost, the mark too. The engine that is started now has to notice it,
+ * because its file says that a loss was noticed before. */
+static void
+come_back_empty(void)
+{
+    struct truth_key *key;
+
+    for (int i = 0; (key = world_key(i)); i++)
+        truth_went_back(key);
+    backup.promised = true;
+    backup.lost_since = 0;
+    sim_server_go_back(backup.server, NULL, sim_delay(100 * SIM_MS));
+    backup.went_back_at = sim_now();
+}
+
 /* Before the operator looks. */
 static void
 restart_who_noticed(void)
@@ -352,6 +367,8 @@ restart_who_noticed(void)
         sim_sleep(10 * SIM_MS);
     if (!reports_loss(place) || !world_kill_now(place->process))
         return;
+    if (sim_once_in(3))
+        come_back_empty();
     sim_sleep(sim_delay(100 * SIM_MS));
     world_start_again(place->process);
 }

@@ -518,11 +518,12 @@ void
 sim_server_go_back(struct sim_server *server, struct idem_store *copy,
                    int64_t ns)
 {
-    sim_tell("the server goes back to a copy");
+    sim_tell(copy ? "the server goes back to a copy"
+                  : "the server comes back empty");
     server->epoch++;
     server->down_until = sim_now() + ns;
     idem__store_close(server->data);
-    server->data = sim_server_copy(server, copy);
+    server->data = copy ? sim_server_copy(server, copy) : new_data();
 }
 
 void

@@ -41,7 +41,7 @@ void sim_server_lose(struct sim_server *server, uint64_t one_in);
 /* A copy of all that it has, or of such a copy (NULL: what it has). */
 struct idem_store *sim_server_copy(struct sim_server *server,
                                    struct idem_store *from);
-/* It comes back after so long with what this copy has. */
+/* It comes back after so long with what this copy has; NULL: empty. */
 void sim_server_go_back(struct sim_server *server, struct idem_store *copy,
                         int64_t ns);
 
