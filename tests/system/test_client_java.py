@@ -192,6 +192,20 @@ PAGE_MAIN = """
             s.execute("create table orders (item text, count int)");
         }
         %(statements)s
+        var seen = new ArrayList<String>();
+        record Mail(String id, String body) implements Message {
+            static List<String> seen;
+            public void acknowledge() { seen.add("acknowledged"); }
+            public void putBack() { seen.add("put back"); }
+            public void moveTo(String queue) { seen.add(queue); }
+        }
+        Mail.seen = seen;
+        client.begin("m-3", client.options().scope("orders/shop").lease(Duration.ofMillis(1)));
+        client.begin("m-4", client.options().scope("orders/shop"));
+        Thread.sleep(100);
+        for (var mail : List.of(new Mail("m-1", "a"), new Mail("m-1", "a"), new Mail("m-1", "b"), new Mail("m-3", "a"), new Mail("m-4", "a")))
+            onMessage(client, mail);
+        equal(seen, List.of("acknowledged", "acknowledged", "orders.dead", "orders.doubt", "put back"));
         for (var repeat : List.of(IdemException.InProgress.class, IdemException.NotExecuted.class, IdemException.Failed.class)) {
             var paid = repeat.getSimpleName();
             Bank bank = asked -> {
