@@ -63,7 +63,7 @@ ELSEWHERE = {
 }
 
 # Code of the reader's that idem replaces, and what it is replaced by: fragments, for comparison.
-FRAGMENTS = {"docs/howto/migrate.md": ["if (!redis.set(", "RLock lock", "insert into dedup", "Receipt receipt"]}
+FRAGMENTS = {"docs/howto/migrate.md": ['if (!"OK".equals(redis.set(', "RLock lock", "insert into dedup", "Receipt receipt"]}
 
 
 def pages():
