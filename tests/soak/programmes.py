@@ -290,24 +290,40 @@ def errand(choice, safe, broken, key, problems):
 FILES = ["test_consume.py", "test_faults.py", "test_gateway_security.py", "test_services.py", "test_sql.py", "test_stores_galera.py",
          "test_stores_redis.py", "test_stores_sql.py", "test_stores_zk_etcd.py"]
 
-Programme = collections.namedtuple("Programme", "name slice goal subjects english chinese")
+# The code that a programme executes: a slice counts until it changes.
+BASE = ("include", "src/base", "src/record", "src/builtin")
+JOURNAL = (*BASE, ":(glob)src/store/*.[ch]", "src/store/journal")
+ENGINE = (*BASE, "src/store", "src/engine")
+SERVER = (*ENGINE, "src/wire", "src/serve", "src/token", "src/id", "src/lock", "src/cli/cmd_serve.c")
+GATEWAY = (*SERVER, "src/gateway")
+WHOLE = ("src", "include", "sql")
+
+Programme = collections.namedtuple("Programme", "name slice goal subjects english chinese code")
 ONE = ("",)
+
+
+def always(code):
+    return lambda subject: code
+
+
+def of_fuzzer(target):
+    return (*BASE, "/".join(target.split("/")[:2]))
 
 
 def programmes(fuzzers):
     return [
-        Programme("server-kills", server_kills, 10000, ONE, "random kills of the server under load", "有负载时随机杀死服务器"),
+        Programme("server-kills", server_kills, 10000, ONE, "random kills of the server under load", "有负载时随机杀死服务器", always(SERVER)),
         Programme("journal-kills", journal_kills, 10000, ONE, "random kills of a process that writes to the journal",
-                  "随机杀死正在写 journal 的进程"),
-        Programme("crash-images", crash_images, 25000, ONE, "disks as a power cut would leave them", "断电后的磁盘映像"),
-        Programme("fault-points", fault_points, 3600, ONE, "system calls of the journal that fail", "journal 的系统调用失败"),
-        Programme("gateway-kills", gateway_kills, 1425, ONE, "kills at named steps of a gateway request", "在网关请求的指定步骤杀死进程"),
-        Programme("storms", storm, 1000, tuple(STORES), "keys with 100 callers at once, on each store", "每种存储：每个键同时 100 个调用方"),
+                  "随机杀死正在写 journal 的进程", always(JOURNAL)),
+        Programme("crash-images", crash_images, 25000, ONE, "disks as a power cut would leave them", "断电后的磁盘映像", always(JOURNAL)),
+        Programme("fault-points", fault_points, 3600, ONE, "system calls of the journal that fail", "journal 的系统调用失败", always(JOURNAL)),
+        Programme("gateway-kills", gateway_kills, 1425, ONE, "kills at named steps of a gateway request", "在网关请求的指定步骤杀死进程", always(GATEWAY)),
+        Programme("storms", storm, 1000, tuple(STORES), "keys with 100 callers at once, on each store", "每种存储：每个键同时 100 个调用方", always(SERVER)),
         Programme("operations", checked_operations, 1000000, tuple(STORES), "random operations, each reply compared, on each store",
-                  "每种存储：随机操作，逐个比较回复"),
-        Programme("fuzz", fuzz, 5000000, tuple(fuzzers), "inputs for each fuzz target", "每个模糊测试目标的输入"),
-        Programme("simulator", simulate, 7200, ONE, "seconds of simulated worlds", "模拟世界的秒数"),
-        Programme("mixed", mixed, 7200, ONE, "seconds of mixed load with faults, memory flat", "带故障的混合负载的秒数，内存不增长"),
-        Programme("hostile", hostile, 1, ONE, "runs of `make hostile`, ten minutes for each surface", "`make hostile`，每种接入方式十分钟"),
-        Programme("files", whole_file, 1, tuple(FILES), "files of system tests at full size", "按最大规模运行的系统测试文件"),
+                  "每种存储：随机操作，逐个比较回复", always(ENGINE)),
+        Programme("fuzz", fuzz, 5000000, tuple(fuzzers), "inputs for each fuzz target", "每个模糊测试目标的输入", of_fuzzer),
+        Programme("simulator", simulate, 7200, ONE, "seconds of simulated worlds", "模拟世界的秒数", always((*SERVER, "src/remote"))),
+        Programme("mixed", mixed, 7200, ONE, "seconds of mixed load with faults, memory flat", "带故障的混合负载的秒数，内存不增长", always(SERVER)),
+        Programme("hostile", hostile, 1, ONE, "runs of `make hostile`, ten minutes for each surface", "`make hostile`，每种接入方式十分钟", always(GATEWAY)),
+        Programme("files", whole_file, 1, tuple(FILES), "files of system tests at full size", "按最大规模运行的系统测试文件", always(WHOLE)),
     ]
