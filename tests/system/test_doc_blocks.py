@@ -27,7 +27,7 @@ ELSEWHERE = {
         "unset IDEM_SERVER": "test_docs.py::test_the_first_steps_of_the_readme_work",
         "scripts/deps build": "test_install.py::test_everything_is_where_people_look_for_it",
         "client = idem.Client": "test_docs.py::test_the_readmes_lines_in_each_language_are_those_that_the_client_runs",
-        "@Idempotent": "test_docs.py::test_the_readmes_lines_in_each_language_are_those_that_the_client_runs",
+        "Order order": "test_docs.py::test_the_readmes_lines_in_each_language_are_those_that_the_client_runs",
         "const order": "test_docs.py::test_the_readmes_lines_in_each_language_are_those_that_the_client_runs",
         "order, err": "test_docs.py::test_the_readmes_lines_in_each_language_are_those_that_the_client_runs",
         "$order": "test_docs.py::test_the_readmes_lines_in_each_language_are_those_that_the_client_runs",
