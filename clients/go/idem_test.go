@@ -210,12 +210,12 @@ func TestAClientThatGoesAwayDoesNotStopTheHandler(t *testing.T) {
 }
 
 func TestAddressesAreChecked(t *testing.T) {
-	for _, wrong := range []string{"http://x", "idem://x?ca=/y", "idems://x?auth=1", "idems://x?ca=/no/such/file", "idems://x?cert=/no/such/file", "idems://x?ca=/etc/hostname"} {
+	for _, wrong := range []string{"http://x", "idem://", "idem://h:99999", "unix:/x?auth-file=/y", "idem://x?ca=/y", "idems://x?auth=1", "idems://x?ca=/no/such/file", "idems://x?cert=/no/such/file", "idems://x?ca=/etc/hostname"} {
 		if _, err := Open(wrong); err == nil {
 			t.Fatal(wrong)
 		}
 	}
-	for _, good := range []string{"idem://my_host", "idem://[::1]:6390", "idem://name:secret@host:1/", "idems://host"} {
+	for _, good := range []string{"idem://my_host", "idem://[::1]:6390", "idem://name:secret@host:1/", "idems://host", "[::1]:6390", "idem+unix:7", "name:s/e#c@ret@host:1"} {
 		if _, err := Open(good); err != nil {
 			t.Fatal(good, err)
 		}

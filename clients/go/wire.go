@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,9 +41,39 @@ type address struct {
 	hello          []any       // the first command on a connection
 }
 
-var errAddress = errors.New("idem: an address is idem://host:port, idems://host:port?ca=FILE or idem+unix:/path")
+var (
+	urlParts = regexp.MustCompile(`(?s)^(?:idem\+unix:(/?[^/?][^?]*)|(idems?)://(?:([^?]*)@)?(\[[^\]?]+\]|[^\[\]:/?@,]+)(?::([0-9]{1,5}))?(?:/[^?@]*)?)(?:\?(.*))?$`)
+	hostPort = regexp.MustCompile(`^([^?]*@)?[^/?@]*:[0-9]+$`)
+)
 
-// parseAddress reads idem://[name:secret@]host:port, idems://…?ca=FILE&cert=FILE&key=FILE or idem+unix:/path.
+// partsOf takes what the command line takes for --server: unix:PATH, /PATH, HOST:PORT, or a URL, whose parts these are.
+func partsOf(text string) ([]string, error) {
+	given := text
+	if path, is := cut(text, "unix:"); is || strings.HasPrefix(text, "/") {
+		given = "idem+unix:" + path
+	} else if !strings.Contains(text, "://") && !strings.HasPrefix(text, "idem+unix:") && hostPort.MatchString(text) {
+		given = "idem://" + text
+		if text[0] == ':' {
+			given = "idem://127.0.0.1" + text
+		}
+	}
+	if found := urlParts.FindStringSubmatch(given); found != nil {
+		if found[5] == "" {
+			found[5] = "6390"
+		}
+		if port, _ := strconv.Atoi(found[5]); port > 0 && port < 65536 {
+			return found[1:], nil
+		}
+	}
+	flaw := "no address"
+	if strings.HasPrefix(text, "http") {
+		flaw = "a server's HTTP address, and clients use its socket or its other port"
+	}
+	shown := text[strings.LastIndex(text, "@")+1:] // without the secret
+	return nil, fmt.Errorf("idem: \"%s\" is %s: give unix:PATH, HOST:PORT or idems://HOST:PORT", shown, flaw)
+}
+
+// parseAddress reads unix:PATH, HOST:PORT, idem://[name:secret@]host:port, idems://…?ca=FILE&cert=FILE&key=FILE or idem+unix:/path.
 func parseAddress(text string) (*address, error) {
 	if text == "" {
 		text = os.Getenv("IDEM_SERVER")
@@ -50,32 +81,24 @@ func parseAddress(text string) (*address, error) {
 	if text == "" {
 		text = "idem://127.0.0.1:6390"
 	}
-	secret := os.Getenv("IDEM_AUTH")
-	a := &address{network: "tcp", hello: []any{"PING"}}
-	if path, is := cut(text, "idem+unix:"); is {
+	parts, err := partsOf(text)
+	if err != nil {
+		return nil, err
+	}
+	path, scheme, user, host, port, query := parts[0], parts[1], parts[2], strings.Trim(parts[3], "[]"), parts[4], parts[5]
+	a := &address{network: "tcp", where: net.JoinHostPort(host, port), hello: []any{"PING"}}
+	if path != "" {
 		a.network, a.where = "unix", path
-	} else {
-		u, err := url.Parse(text)
-		if err != nil || u.Scheme != "idem" && u.Scheme != "idems" {
-			return nil, errAddress // without the secret that is in the text
-		}
-		host, port := u.Hostname(), u.Port()
-		if host == "" {
-			host = "127.0.0.1"
-		}
-		if port == "" {
-			port = "6390"
-		}
-		a.where = net.JoinHostPort(host, port)
-		if u.User != nil {
-			secret = u.User.Username()
-			if password, set := u.User.Password(); set {
-				secret += ":" + password
-			}
-		}
-		if err = a.encrypt(u, host); err != nil {
-			return nil, fmt.Errorf("idem: %w", err)
-		}
+	}
+	secret, err := url.PathUnescape(user)
+	if err == nil {
+		err = a.encrypt(scheme == "idems", host, query)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("idem: %w", err)
+	}
+	if secret == "" {
+		secret = os.Getenv("IDEM_AUTH")
 	}
 	if secret != "" {
 		a.hello = []any{"AUTH"}
@@ -88,14 +111,17 @@ func parseAddress(text string) (*address, error) {
 
 // encrypt reads the options of idems://. An authority in the file ca (without it: one that this machine trusts) must have signed the
 // server's certificate, for this host.
-func (a *address) encrypt(u *url.URL, host string) error {
-	files := u.Query()
+func (a *address) encrypt(secure bool, host, query string) error {
+	files, err := url.ParseQuery(query)
+	if err != nil {
+		return err
+	}
 	for name := range files {
-		if u.Scheme != "idems" || name != "ca" && name != "cert" && name != "key" {
+		if !secure || name != "ca" && name != "cert" && name != "key" {
 			return fmt.Errorf("%q is not an option of an address: idems:// has ca, cert and key", name)
 		}
 	}
-	if u.Scheme != "idems" {
+	if !secure {
 		return nil
 	}
 	a.secure = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}

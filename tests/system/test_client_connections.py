@@ -1,4 +1,4 @@
-"""How the clients connect: TLS, a server without room for another client, a record that another transaction holds, a name that is not
+"""How the clients connect: every form of an address, TLS, a server without room for another client, a record that another transaction holds, a name that is not
 found. All through the conformance drivers.
 
 Waits more than it works.
@@ -14,7 +14,7 @@ import pytest
 
 import servers
 from lib import IDEM, Server, folder, wait_until
-from test_conformance import LANGUAGES, driver
+from test_conformance import CLIENTS, DRIVERS, LANGUAGES, driver
 from test_rights import write_credentials
 
 
@@ -39,6 +39,41 @@ def once(url, language, key="k", **options):
 
 def url(server, scheme="idems", **options):
     return "%s://127.0.0.1:%d?%s" % (scheme, server.port, "&".join("%s=%s" % one for one in options.items()))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_client_takes_every_address_that_the_command_line_takes(language, monkeypatch):
+    """IDEM_SERVER is the variable of both. What is no address is told in the same words, without a secret."""
+    def begin(address, key="k"):
+        return subprocess.run([IDEM, "begin", "s", key, "--server", address], cwd=CLIENTS, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+
+    def refused(address):
+        done = subprocess.run([*DRIVERS[language], address], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0, address
+        return (done.stdout + done.stderr).replace('\\"', '"')
+
+    with folder() as where, Server(where, listen=True) as s, folder() as other, \
+         Server(other, "--credentials", write_credentials(other, "shop a/long@secret#1 use s"), listen=True) as closed:
+        path, port = s.socket, s.port
+        for n, to in enumerate(("unix:" + path, path, "unix:" + os.path.relpath(path, CLIENTS), "idem+unix:" + path, ":%d" % port, "127.0.0.1:%d" % port,
+                                "[::ffff:127.0.0.1]:%d" % port, "idem://127.0.0.1:%d" % port, "idem://127.0.0.1:%d/" % port,
+                                "shop:a/long@secret#1@127.0.0.1:%d" % closed.port, "idem://shop:a%%2Flong%%40secret%%231@127.0.0.1:%d" % closed.port)):
+            told = begin(to, "told-%d" % n)
+            assert told.returncode == 0, (to, told.stderr)
+            monkeypatch.delenv("IDEM_SERVER", raising=False)
+            assert once(to, language, "given-%d" % n)["ran"] is True, to
+            monkeypatch.setenv("IDEM_SERVER", to)
+            answer = once("", language, "named-%d" % n)
+            assert (answer["class"], answer["ran"]) == ("done", True), (to, answer)
+    for wrong in ("localhost", "ftp://h:1", "127.0.0.1:0", "h:99999", "[::1", "relative/socket", " unix:/x", "IDEM://h:1", "h:1?ca=/x", "http://127.0.0.1:80"):
+        told, said = begin(wrong), refused(wrong)
+        assert told.returncode == 2 and told.stderr.startswith('idem: "%s" is ' % wrong), told
+        assert told.stderr[6:].strip().replace("commands use", "clients use") in said, (wrong, said)
+    for wrong in ("idem://", "idem://h:", "idem://h:99999", "idem://[::1", "idem://a,b", "idem+unix:", "unix://x", "//x", "unix:/x?tiemout_ms=100", "idem://h?auth=1"):
+        assert begin(wrong).returncode == 2, wrong
+        said = refused(wrong)
+        assert "is no address" in said or "option" in said, (wrong, said)
+    assert "top-secret" not in refused("name:top-secret@localhost").split("is no address")[0]
 
 
 def test_calls_go_through_tls(files):

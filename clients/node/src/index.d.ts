@@ -39,7 +39,7 @@ export interface Claim {
 
 /** Share one client. It keeps a pool of connections, and connects when it is first used. */
 export class Client {
-    /** `url`: idem://[name:secret@]host:port, idems://host:port?ca=FILE (TLS) or idem+unix:/path; without it IDEM_SERVER, or idem://127.0.0.1:6390. */
+    /** `url`: unix:PATH, HOST:PORT, idem://[name:secret@]host:port, idems://host:port?ca=FILE (TLS) or idem+unix:/path; without it IDEM_SERVER, or idem://127.0.0.1:6390. */
     constructor(url?: string, options?: Options);
     /** Run the work at most once for the key; every caller gets its result. */
     once<T>(key: string, work: (claim: Claim) => T | Promise<T>, options?: Options): Promise<T>;

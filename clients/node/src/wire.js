@@ -10,6 +10,7 @@ export const REPLY_MS = 5000;
 const IDLE_MAX = 16;
 const SHARED_MAX = 512; // commands in flight on one connection: the server reads 1024
 const TRUSTED_MS = 1000;
+const URL_PARTS = /^(?:idem\+unix:(\/?[^/?][^?]*)|(idems?):\/\/(?:([^?]*)@)?(\[[^\]?]+\]|[^[\]:/?@,]+)(?::([0-9]{1,5}))?(?:\/[^?@]*)?)(?:\?(.*))?$/s;
 export const STRANGE = "unexpected reply: is this an idem server?";
 
 /** The connection failed. `sent`: the server may have got the command. */
@@ -20,22 +21,29 @@ export class Broken extends Error {
     }
 }
 
-/** idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path */
+/** What the command line takes for --server: unix:PATH, /PATH, HOST:PORT, or a URL, whose parts these are. */
+function partsOf(text) {
+    let url = text;
+    if (/^(unix:|\/)/.test(text)) url = `idem+unix:${text.replace(/^unix:/, "")}`;
+    else if (!/:\/\/|^idem\+unix:/.test(text) && /^([^?]*@)?[^/?@]*:[0-9]+$/.test(text)) url = `idem://${text.startsWith(":") ? "127.0.0.1" : ""}${text}`;
+    const [found, ...parts] = URL_PARTS.exec(url) ?? [], port = Number(parts[4] ?? 6390);
+    if (found && port > 0 && port < 65536) return parts;
+    const flaw = text.startsWith("http") ? "a server's HTTP address, and clients use its socket or its other port" : "no address";
+    throw new TypeError(`"${text.split("@").pop()}" is ${flaw}: give unix:PATH, HOST:PORT or idems://HOST:PORT`); // without the secret
+}
+
+/** unix:PATH, HOST:PORT, idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path */
 export function parseAddress(url = process.env.IDEM_SERVER || "idem://127.0.0.1:6390") {
-    const auth = process.env.IDEM_AUTH;
+    const [path, scheme, user, host, port, query] = partsOf(url), encrypted = scheme === "idems";
     const from = (text) => text ? ["AUTH", ...(text.includes(":") ? [text.slice(0, text.indexOf(":")), text.slice(text.indexOf(":") + 1)] : [text])] : null;
-    if (url.startsWith("idem+unix:")) return {connect: {path: url.slice("idem+unix:".length)}, auth: from(auth)};
-    const encrypted = url.startsWith("idems://");
-    if (!encrypted && !url.startsWith("idem://")) throw new TypeError("an address is idem://host:port, idems://host:port or idem+unix:/path");
-    const parts = new URL(url), files = Object.fromEntries(parts.searchParams);
+    const files = Object.fromEntries(new URLSearchParams(query));
     const wrong = Object.keys(files).filter((name) => !encrypted || !["ca", "cert", "key"].includes(name));
     if (wrong.length) throw new TypeError(`the address has an unknown option: ${wrong.join(", ")}`);
     for (const name of Object.keys(files)) files[name] = readFileSync(files[name]);
-    const user = decodeURIComponent(parts.username), secret = decodeURIComponent(parts.password);
     return {
-        connect: {host: parts.hostname.replace(/^\[|\]$/g, "") || "127.0.0.1", port: Number(parts.port) || 6390},
+        connect: path ? {path} : {host: host.replace(/^\[|\]$/g, ""), port: Number(port ?? 6390)},
         tls: encrypted && {...files, minVersion: "TLSv1.2", rejectUnauthorized: true},
-        auth: user || secret ? from(secret ? `${user}:${secret}` : user) : from(auth),
+        auth: from(user ? decodeURIComponent(user) : process.env.IDEM_AUTH),
     };
 }
 

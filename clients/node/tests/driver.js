@@ -5,7 +5,7 @@ import {setTimeout as sleep} from "node:timers/promises";
 
 import * as idem from "../src/index.js";
 
-const client = new idem.Client(process.argv[2]);
+const client = new idem.Client(process.argv[2] || undefined);
 const CLASSES = [[idem.Done, "done"], [idem.NotExecuted, "not_executed"], [idem.InProgress, "in_progress"], [idem.OutcomeUnknown, "unknown"]];
 
 async function work(steps, claim, db) {

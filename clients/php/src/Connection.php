@@ -9,6 +9,8 @@ final class Connection
     private const CONNECT_SECONDS = 2.0;
     public const REPLY_SECONDS = 5.0;
 
+    private const URL = '~^(?:idem\+unix:(/?[^/?][^?]*)|(idems?)://(?:([^?]*)@)?(\[[^]?]+]|[^][:/?@,]+)(?::([0-9]{1,5}))?(?:/[^?@]*)?)(?:\?(.*))?$~Ds';
+
     public const STRANGE = 'unexpected reply: is this an idem server?';
 
     /** @var resource|null */
@@ -22,30 +24,37 @@ final class Connection
     private int $pid = 0;
     private float $end = 0.0;
 
-    /** idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path */
+    /** unix:PATH, HOST:PORT, idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path */
     public function __construct(?string $url = null)
     {
-        $url ??= getenv('IDEM_SERVER') ?: 'idem://127.0.0.1:6390';
-        $secret = getenv('IDEM_AUTH') ?: '';
-        if (str_starts_with($url, 'idem+unix:')) {
-            $this->path = substr($url, strlen('idem+unix:'));
-            $this->target = 'unix://' . $this->path;
-        } else {
-            $parts = parse_url($url);
-            $scheme = $parts['scheme'] ?? '';
-            if ($parts === false || !in_array($scheme, ['idem', 'idems'], true)) {
-                throw new \InvalidArgumentException('an address is idem://host:port, idems://host:port or idem+unix:/path');
-            }
-            $host = $parts['host'] ?? '127.0.0.1';
-            $this->target = ($scheme === 'idem' ? 'tcp' : 'tls') . "://$host:" . ($parts['port'] ?? 6390);
-            $this->secure($scheme === 'idems', trim($host, '[]'), $parts['query'] ?? '');
-            if (isset($parts['user'])) {
-                $secret = rawurldecode($parts['user']) . (isset($parts['pass']) ? ':' . rawurldecode($parts['pass']) : '');
-            }
-        }
+        [$this->path, $scheme, $user, $host, $port, $query] = self::partsOf($url ?? (getenv('IDEM_SERVER') ?: 'idem://127.0.0.1:6390'));
+        $this->target = $this->path !== null ? "unix://$this->path" : ($scheme === 'idem' ? 'tcp' : 'tls') . "://$host:" . ($port ?? 6390);
+        $this->secure($scheme === 'idems', trim($host ?? '', '[]'), $query ?? '');
+        $secret = $user !== null && $user !== '' ? rawurldecode($user) : (getenv('IDEM_AUTH') ?: '');
         if ($secret !== '') {
             $this->auth = ['AUTH', ...explode(':', $secret, 2)];
         }
+    }
+
+    /**
+     * What the command line takes for --server: unix:PATH, /PATH, HOST:PORT, or a URL, whose parts these are.
+     *
+     * @return list<string|null>
+     */
+    private static function partsOf(string $text): array
+    {
+        $url = $text;
+        if (preg_match('~^(unix:|/)~', $text)) {
+            $url = 'idem+unix:' . preg_replace('~^unix:~', '', $text);
+        } elseif (!preg_match('~://|^idem\+unix:~', $text) && preg_match('~^([^?]*@)?[^/?@]*:[0-9]+$~D', $text)) {
+            $url = 'idem://' . ($text[0] === ':' ? '127.0.0.1' : '') . $text;
+        }
+        if (preg_match(self::URL, $url, $found, PREG_UNMATCHED_AS_NULL) && ($port = (int)($found[5] ?? 6390)) > 0 && $port < 65536) {
+            return array_slice($found, 1);
+        }
+        throw new \InvalidArgumentException(sprintf('"%s" is %s: give unix:PATH, HOST:PORT or idems://HOST:PORT', // without the secret
+            substr((string)strrchr("@$text", '@'), 1),
+            str_starts_with($text, 'http') ? "a server's HTTP address, and clients use its socket or its other port" : 'no address'));
     }
 
     /** ca: who may have signed the server's certificate, instead of those that this machine trusts. cert, key: our own one. */

@@ -117,7 +117,7 @@ function perform(Idem\Client $client, stdClass $command): array
     }
 }
 
-$client = new Idem\Client($argv[1]);
+$client = new Idem\Client($argv[1] ?: null);
 while (($line = fgets(STDIN)) !== false) {
     $command = json_decode($line, false, 512, JSON_THROW_ON_ERROR);
     while (pcntl_waitpid(-1, $status, WNOHANG) > 0);

@@ -2,6 +2,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import select
 import socket
 import ssl
@@ -10,8 +11,8 @@ import struct
 import sys
 import threading
 import time
-from typing import Any, List, Optional
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any, List, Optional, Tuple
+from urllib.parse import parse_qsl, unquote
 
 from .errors import Refused
 
@@ -20,6 +21,7 @@ REPLY_SECONDS = 5.0
 IDLE_MAX = 16
 LINE_MAX = 65536
 ESTABLISHED = b"\x01"  # what Linux says first in TCP_INFO
+URL = re.compile(r"(?:idem\+unix:(/?[^/?][^?]*)|(idems?)://(?:([^?]*)@)?(\[[^]?]+]|[^][:/?@,]+)(?::([0-9]{1,5}))?(?:/[^?@]*)?)(?:\?(.*))?", re.S)
 STRANGE = "unexpected reply: is this an idem server?"
 
 
@@ -46,25 +48,31 @@ class LookUp(threading.Thread):
             self.error = e
 
 
+def parts_of(text: str) -> Tuple[Optional[str], ...]:
+    """What the command line takes for --server: unix:PATH, /PATH, HOST:PORT, or a URL, whose parts these are."""
+    url = text
+    if text.startswith(("unix:", "/")):
+        url = "idem+unix:" + text[5 if text[0] == "u" else 0:]
+    elif "://" not in text and not text.startswith("idem+unix:") and re.fullmatch("([^?]*@)?[^/?@]*:[0-9]+", text):
+        url = "idem://" + ("127.0.0.1" if text[0] == ":" else "") + text
+    found = URL.fullmatch(url)
+    if not found or not 0 < int(found[5] or 6390) < 65536:
+        http = text.startswith("http")
+        raise ValueError('"%s" is %s: give unix:PATH, HOST:PORT or idems://HOST:PORT' % (  # without the secret
+            text.split("@")[-1], "a server's HTTP address, and clients use its socket or its other port" if http else "no address"))
+    return found.groups()
+
+
 class Address:
-    """idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path"""
+    """unix:PATH, HOST:PORT, idem://[name:secret@]host:port, idems://host:port?ca=FILE&cert=FILE&key=FILE (TLS) or idem+unix:/path"""
 
     def __init__(self, url: Optional[str] = None):
-        url = url or os.environ.get("IDEM_SERVER") or "idem://127.0.0.1:6390"
-        self.path, self.tls = None, None  # type: Any, Any
-        self.host, self.port = "", 0
+        path, scheme, user, host, port, query = parts_of(url or os.environ.get("IDEM_SERVER") or "idem://127.0.0.1:6390")
+        self.path, self.tls = path, None  # type: Any, Any
+        self.host, self.port = (host or "").strip("[]"), int(port or 6390)
         self.asked: Optional[LookUp] = None
-        auth = os.environ.get("IDEM_AUTH", "")
-        if url.startswith("idem+unix:"):
-            self.path = url[len("idem+unix:"):]
-        elif url.startswith(("idem://", "idems://")):
-            parts = urlsplit(url)
-            self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 6390
-            if parts.username is not None:
-                auth = ":".join(unquote(p) for p in (parts.username, parts.password) if p is not None)
-            self._secure(parts.scheme == "idems", dict(parse_qsl(parts.query, keep_blank_values=True)))
-        else:
-            raise ValueError("an address is idem://host:port, idems://host:port or idem+unix:/path, not %r" % url.split("@")[-1])
+        auth = unquote(user) if user else os.environ.get("IDEM_AUTH", "")
+        self._secure(scheme == "idems", dict(parse_qsl(query or "", keep_blank_values=True)))
         self.auth = ["AUTH", *auth.split(":", 1)] if auth else None
 
     def __str__(self) -> str:

@@ -27,6 +27,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /** The Redis protocol as idem speaks it, and a pool of connections that speak it. A connection serves one call at a time. */
@@ -39,7 +40,7 @@ final class Wire {
     private static final int LONGEST = 512 << 20;
     private static final List<String> PING = List.of("PING");
     private static final Pattern URL = Pattern.compile(
-            "(idems?)://(?:([^/?]*)@)?(\\[[^\\]/?]+\\]|[^\\[\\]:/?@]+)(?::(\\d{1,5}))?/?(?:\\?(.*))?");
+            "(?s)(?:idem\\+unix:(/?[^/?][^?]*)|(idems?)://(?:([^?]*)@)?(\\[[^\\]?]+\\]|[^\\[\\]:/?@,]+)(?::(\\d{1,5}))?(?:/[^?@]*)?)(?:\\?(.*))?");
 
     /** The connection failed. {@code sent}: the server may have got the command. */
     static final class Broken extends Exception {
@@ -62,25 +63,36 @@ final class Wire {
     private FutureTask<InetSocketAddress> lookUp;
     private boolean closed;
 
-    /** idem://[name:secret@]host:port, idems://…?ca=FILE&cert=FILE&key=FILE or idem+unix:/path; null: IDEM_SERVER. */
+    /** unix:PATH, HOST:PORT, idem://[name:secret@]host:port, idems://…?ca=FILE&cert=FILE&key=FILE or idem+unix:/path; null: IDEM_SERVER. */
     Wire(String url, Alarms alarms) {
         this.alarms = alarms;
-        var given = url != null ? url : System.getenv().getOrDefault("IDEM_SERVER", "idem://127.0.0.1:6390");
-        var secret = System.getenv().getOrDefault("IDEM_AUTH", "");
-        if (given.startsWith("idem+unix:")) {
-            path = given.substring("idem+unix:".length());
-        } else {
-            var parts = URL.matcher(given);
-            if (!parts.matches())
-                throw new IllegalArgumentException("an address is idem://host:port, idems://host:port?ca=FILE or idem+unix:/path, not "
-                        + given.substring(given.lastIndexOf('@') + 1)); // without the secret
-            host = parts.group(3).replaceAll("[\\[\\]]", "");
-            port = parts.group(4) == null ? 6390 : Integer.parseInt(parts.group(4));
-            secret = parts.group(2) == null ? secret : decoded(parts.group(2));
-            options(parts.group(1).equals("idems"), parts.group(5));
+        var named = System.getenv().getOrDefault("IDEM_SERVER", "");
+        var parts = parts(url != null ? url : named.isEmpty() ? "idem://127.0.0.1:6390" : named);
+        path = parts.group(1);
+        if (path == null) {
+            host = parts.group(4).replaceAll("[\\[\\]]", "");
+            port = parts.group(5) == null ? 6390 : Integer.parseInt(parts.group(5));
         }
+        options("idems".equals(parts.group(2)), parts.group(6));
+        var user = parts.group(3);
+        var secret = user == null || user.isEmpty() ? System.getenv().getOrDefault("IDEM_AUTH", "") : decoded(user);
         if (!secret.isEmpty())
             auth = List.of(("AUTH:" + secret).split(":", 3));
+    }
+
+    /** What the command line takes for --server: unix:PATH, /PATH, HOST:PORT, or a URL, whose parts these are. */
+    private static Matcher parts(String text) {
+        var url = text;
+        if (text.startsWith("unix:") || text.startsWith("/"))
+            url = "idem+unix:" + text.replaceFirst("^unix:", "");
+        else if (!text.contains("://") && !text.startsWith("idem+unix:") && text.matches("([^?]*@)?[^/?@]*:\\d+"))
+            url = "idem://" + (text.startsWith(":") ? "127.0.0.1" : "") + text;
+        var parts = URL.matcher(url);
+        if (parts.matches() && (parts.group(5) == null || Integer.parseInt(parts.group(5)) > 0 && Integer.parseInt(parts.group(5)) < 65536))
+            return parts;
+        throw new IllegalArgumentException("\"" + text.substring(text.lastIndexOf('@') + 1) + "\" is " // without the secret
+                + (text.startsWith("http") ? "a server's HTTP address, and clients use its socket or its other port" : "no address")
+                + ": give unix:PATH, HOST:PORT or idems://HOST:PORT");
     }
 
     private static String decoded(String text) {

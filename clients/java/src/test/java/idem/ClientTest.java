@@ -290,10 +290,10 @@ public final class ClientTest {
     }
 
     void addressesAreChecked() throws Exception {
-        for (var wrong : List.of("http://x", "idem://", "idem://x:99999999", "idem://a@b@/x", "idem://x?ca=/y", "idems://x?auth=1", "idems://x?ca=/no/such/file",
+        for (var wrong : List.of("http://x", "idem://", "idem://x:99999999", "idem://a@b@/x", "unix:/x?auth-file=/y", "idem://x?ca=/y", "idems://x?auth=1", "idems://x?ca=/no/such/file",
                 "idems://x?cert=/a"))
             check(!fails(IllegalArgumentException.class, () -> IdemClient.open(wrong)).getMessage().contains("a@b"), wrong);
-        for (var good : List.of("idem://my_host", "idem://[::1]:6390", "idem://name:secret@host:1/", "idems://host"))
+        for (var good : List.of("idem://my_host", "idem://[::1]:6390", "idem://name:secret@host:1/", "idems://host", "[::1]:6390", "idem+unix:7", "name:s/e#c@ret@host:1"))
             IdemClient.open(good).close();
     }
 

@@ -176,7 +176,7 @@ public final class Driver {
     }
 
     public static void main(String[] args) throws Exception {
-        var driver = new Driver(args[0]);
+        var driver = new Driver(args[0].isEmpty() ? null : args[0]);
         var input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         var output = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         var threads = new ArrayList<Thread>();
