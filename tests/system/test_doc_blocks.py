@@ -44,6 +44,7 @@ ELSEWHERE = {
     },
     "docs/install.md": {
         "make deb": "make package-check", "sudo idem begin": "make package-check", "sudo apt install ./build/deb/libnginx": "make package-check",
+        "sudo systemctl enable --now idem-gateway": "make package-check",
         "sudo idem backup": "make package-check", "sudo systemctl stop idem": "make package-check",
         "# systemctl edit idem": "test_systemd.py::test_a_credential_of_systemd_stands_for_a_variable",
     },
