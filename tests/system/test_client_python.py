@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 import zipfile
 
+import psycopg
 import pytest
 
 from chaos import Chaos, resp_replies
@@ -520,6 +521,25 @@ def test_work_in_the_callers_own_transaction(driver, scenario, request):
     database = request.getfixturevalue("mariadb" if driver == "pymysql" else "postgres")
     idem_command("store", "init", database.url)
     transactions.play(["/usr/bin/python3", os.path.join(PACKAGE, "tests/driver.py"), driver], database, scenario)
+
+
+def test_a_stored_failure_is_told_after_a_commit(postgres):
+    """On a server with a synchronous standby only a commit shows that the standby has what was read."""
+    idem_command("store", "init", postgres.url)
+    said = []
+
+    class Loud(psycopg.Cursor):
+        def execute(self, query, *args, **more):
+            said.append(query)
+            return super().execute(query, *args, **more)
+    url = "host=127.0.0.1 port=%d user=idem password=secret dbname=postgres" % postgres.port
+    with psycopg.connect(url, autocommit=True, cursor_factory=Loud) as db:
+        with pytest.raises(ZeroDivisionError):
+            idem.sql.once(db, "told", lambda: 1 / 0, arguments=None, scope="failures")
+        said.clear()
+        with pytest.raises(idem.Failed):
+            idem.sql.once(db, "told", list, arguments=None, scope="failures")
+        assert said[-1] == "commit" and "rollback" not in said, said
 
 
 def test_a_connection_that_is_not_known_is_refused():

@@ -104,6 +104,7 @@ final class PdoOnce
         }
         $got = $this->begin();
         if ($got instanceof Stored) {
+            $this->keeps = true; // a failure is told after the commit, too: on PostgreSQL the commit waits for the standby
             return $got->value($this->key, $this->o);
         }
         $this->db->exec('savepoint idem_work');

@@ -112,6 +112,7 @@ class _Once:
             self._do("savepoint idem_claim")
         got = self._begin()
         if isinstance(got, Stored):
+            self.keeps = True  # a failure is told after the commit, too: on PostgreSQL the commit waits for the standby
             return got.value(self.options, self.key)
         self._do("savepoint idem_work")
         try:

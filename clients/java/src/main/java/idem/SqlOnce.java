@@ -81,8 +81,11 @@ public final class SqlOnce<T, E extends Exception> {
     private T guarded(Class<T> type, Work<T, E> work) throws SQLException, E {
         var unclaimed = own ? null : db.setSavepoint();
         var begun = begin();
-        if (begun.claim == null)
+        if (begun.claim == null) {
+            if (own)
+                commit(); // before a failure is told, too: on PostgreSQL the commit waits for the standby
             return begun.value(key, type, options);
+        }
         var claimed = db.setSavepoint();
         T value;
         byte[] result;
