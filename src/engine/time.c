@@ -210,7 +210,9 @@ idem__time_update(struct idem_engine *engine)
         time->pace_us > late_us ? (time->pace_us - late_us) / 1000 : 0;
     if (engine->now.behind_ms < engine->store->behind_us / 1000)
         engine->now.behind_ms = engine->store->behind_us / 1000;
-    engine->now.steady_ms = time->steady_us / 1000 + !type->local;
+    /* Without a clock only the length of a lease counts. */
+    engine->now.steady_ms =
+        time->seen ? 0 : time->steady_us / 1000 + !type->local;
     engine->now.up_ms = (boot_us - time->open_us) / 1000;
     engine->now.late_us = time->fence_floor_us;
     atomic_store_explicit(&engine->ahead_ms, (late_us - boot_us) / 1000,

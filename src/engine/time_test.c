@@ -468,6 +468,27 @@ without_a_clock_a_renewal_elsewhere_is_seen(void **state)
     idem_close(owner);
 }
 
+/* The simulator found it. */
+static void
+without_a_clock_a_wall_clock_set_back_lengthens_no_lease(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_engine *owner;
+    struct idem_op op = strict("a", 10000);
+
+    owner = rig_engine(rig, FAULTY_CLOCKLESS, NULL, NULL);
+    atomic_fetch_sub(&rig->clocks.wall_us, 10 * HOUR * 1000);
+    for (int i = 0; i < 60; i++) {
+        struct idem_op look = op_get("a");
+
+        test_clocks_pass(&rig->clocks, 1000);
+        assert_verdict(ask(owner, &look), IDEM_V_ABSENT);
+    }
+    assert_verdict(ask(owner, &op), IDEM_V_STARTED);
+    assert_in_range(doubt_after_ms(rig, "a", 100, 90000), 10000, 10300);
+    idem_close(owner);
+}
+
 static void
 a_parked_one_without_a_clock_sees_the_lease_end(void **state)
 {
@@ -658,6 +679,8 @@ main(void)
         rig_test(a_slow_reading_of_the_clock_widens_the_bounds, FAULTY_REMOTE),
         cmocka_unit_test(an_honest_difference_of_clocks_is_made_up_for),
         aged_test(without_a_clock_a_renewal_elsewhere_is_seen,
+                  FAULTY_CLOCKLESS),
+        aged_test(without_a_clock_a_wall_clock_set_back_lengthens_no_lease,
                   FAULTY_CLOCKLESS),
         aged_test(a_parked_one_without_a_clock_sees_the_lease_end,
                   FAULTY_CLOCKLESS),

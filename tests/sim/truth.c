@@ -260,6 +260,9 @@ truth_finished(struct truth_key *key, int64_t asked, uint64_t fence,
 void
 truth_settled(struct truth_key *key, int64_t asked, uint64_t result)
 {
+    /* Of a SETTLE that was sent again: another one may have stored it before. */
+    int64_t stored = key->result == result ? key->finished_at : asked;
+
     if (asked > key->last_fence_told)
         must_be_free(key, UINT64_MAX, "settled");
     if (key->went_back_at != 0)
@@ -267,4 +270,6 @@ truth_settled(struct truth_key *key, int64_t asked, uint64_t result)
     else if (key->result != 0 && !must_be_there(key, asked))
         new_life(key);
     truth_finished(key, asked, UINT64_MAX, result);
+    if (key->finished_at > stored)
+        key->finished_at = stored;
 }
