@@ -165,6 +165,14 @@ overwritten(struct disk *disk, const struct node *node, size_t from, size_t to)
         disk->rot.node = NULL;
 }
 
+static bool
+is_zero(const void *data, size_t len)
+{
+    const uint8_t *bytes = data;
+
+    return len > 0 && bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0;
+}
+
 static void
 write_bytes(struct node *node, const void *data, size_t len, size_t at)
 {
@@ -173,6 +181,8 @@ write_bytes(struct node *node, const void *data, size_t len, size_t at)
     memcpy(node->now + at, data, len);
     for (size_t i = at / SECTOR; i * SECTOR < at + len; i++)
         node->lost[i] = false;
+    if (is_zero(data, len)) /* room for later writes */
+        return;
     node->write_before = node->last_write;
     node->last_write = at;
 }
