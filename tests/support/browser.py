@@ -1,7 +1,9 @@
 """A real Chromium, driven over WebDriver (which is JSON over HTTP: no library needed)."""
 import base64
 import json
+import re
 import tempfile
+import time
 import urllib.error
 import urllib.request
 
@@ -67,9 +69,17 @@ class Browser(Process):
         return "/element/" + self.ask("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
 
     def type(self, selector, text):
-        """The keyboard, into an element that is emptied before."""
-        found = self.element(selector)
-        self.ask("POST", found + "/clear", {})
+        """The keyboard, into an element that is emptied before, as soon as it can be used."""
+        end = time.monotonic() + 20
+        while True:
+            try:
+                found = self.element(selector)
+                self.ask("POST", found + "/clear", {})
+                break
+            except AssertionError as error:  # a dialog opens, or is drawn again
+                if time.monotonic() > end or not re.search("not interactable|stale element|no such element", str(error)):
+                    raise
+                time.sleep(0.05)
         self.ask("POST", found + "/value", {"text": text})
 
     def choose(self, selector, value):

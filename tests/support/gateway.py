@@ -61,7 +61,8 @@ class Ledger(Process):
     def entries(self):
         try:
             with open(self.file) as f:
-                return [json.loads(line) for line in f if line.endswith("\n")]  # the last one may be half written
+                whole = f.read().rpartition("\n")[0]  # the last line may be half written
+            return [json.loads(line) for line in whole.splitlines()]
         except FileNotFoundError:
             return []
 

@@ -699,7 +699,7 @@ def test_setting_up_postgres_where_that_is_impossible_says_what_is_missing(faili
     failing.sql("create role guest login")
     url = failing.url.replace("idem:secret", "guest")
     told = idem("store", "init", url, code=20)
-    assert told.startswith("idem: postgres: permission denied for ") and told.endswith("; the grants are in docs/sql/README.md, Rights"), told
+    assert told.startswith("idem: postgres: permission denied for ") and told.endswith("; the grants are in docs/sql/README.md, Rights\n"), told
     assert 'database "nowhere" does not exist; create the database first, or correct its name' in idem(
         "store", "init", url.replace("/failing", "/nowhere"), code=20)
     assert "timeout_ms is a number from 10 to 600000" in idem("store", "init", url.replace("=20000", "=5"), code=2)
