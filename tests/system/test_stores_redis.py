@@ -170,6 +170,8 @@ REFUSALS = [
     ({"appendonly": "no"}, "?unsafe=everysec", "appendonly is no"),
     ({"appendfsync": "everysec"}, "", "appendfsync is everysec"),
     ({"appendfsync": "no"}, "?unsafe=everysec", "appendfsync is no"),
+    ({"no_appendfsync_on_rewrite": "yes"}, "", "no-appendfsync-on-rewrite is yes"),
+    ({"no_appendfsync_on_rewrite": "yes", "appendfsync": "everysec"}, "?unsafe=everysec", "no-appendfsync-on-rewrite is yes"),
     ({"cluster_enabled": "yes"}, "", "use redis+cluster://"),
     ({"replicaof": "127.0.0.1 1", "replica_serve_stale_data": "yes"}, "", "a replica replied"),
 ]
@@ -181,6 +183,26 @@ def test_refuses_settings_that_lose_records(settings, options, words):
     server = Redis(**settings)
     try:
         assert words in open_error(server.url + options)
+    finally:
+        server.stop()
+
+
+def test_a_redis_whose_file_is_not_written_yet_takes_no_claims():
+    """`config set appendonly yes` writes the whole file first. A restart before its end finds none of it."""
+    server = Redis(appendonly="no", enable_debug_command="yes")
+    begin = lambda: subprocess.run([IDEM, "begin", "shop", "early", "--nonce", "0a" * 8, "--store", server.url], text=True, capture_output=True)  # noqa: E731
+    try:
+        server.ask("debug", "populate", "10000")
+        server.set("rdb-key-save-delay", "200")
+        server.set("appendonly", "yes")
+        refused = begin()
+        assert refused.returncode == 20 and "the append-only file is written for the first time" in refused.stderr, refused
+        assert wait_until(lambda: "started" in begin().stdout, 30)
+        server.kill()
+        server.settings["appendonly"] = "yes"
+        server.start()
+        assert "started" in begin().stdout, "the same claim, found by its nonce"
+        assert server.ask("dbsize") == "10001"
     finally:
         server.stop()
 

@@ -56,6 +56,8 @@ struct redis_settings {
 /* What a server reports about itself. */
 struct redis_facts {
     bool known, master, cluster, sentinel, loading, aof, fsync_seen;
+    bool aof_unwritten;    /* the file has no beginning yet */
+    bool fsync_pauses;     /* no fsync while a child writes a snapshot */
     int replicas, version; /* 70015: 7.0.15 */
     char policy[24], fsync[12], run_id[9];
     int64_t ahead_us; /* the server's clock minus the monotonic clock here */

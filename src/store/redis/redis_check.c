@@ -92,6 +92,10 @@ idem__redis_facts_read(const char *info, size_t len, struct redis_facts *facts)
     facts->cluster = number(field(info, len, "cluster_enabled")) == 1;
     facts->loading = number(field(info, len, "loading")) == 1;
     facts->aof = number(field(info, len, "aof_enabled")) == 1;
+    facts->aof_unwritten =
+        (number(field(info, len, "aof_rewrite_in_progress")) == 1 ||
+         number(field(info, len, "aof_rewrite_scheduled")) == 1) &&
+        number(field(info, len, "aof_base_size")) == 0;
     facts->replicas = (int)number(field(info, len, "connected_slaves"));
     idem__redis_facts_read_memory(info, len, facts);
     facts->known = version[0] != 0;
@@ -114,6 +118,12 @@ judge_fsync(const struct redis_settings *settings,
                           "redis: CONFIG GET appendfsync is not allowed here; "
                           "allow it, or vouch for \"always\" with "
                           "?unsafe=unseen");
+    if (facts->fsync_pauses)
+        return idem__fail(
+            err, IDEM_ERR_UNSUPPORTED,
+            "redis: no-appendfsync-on-rewrite is yes: while Redis "
+            "writes a snapshot it does not sync, and a power cut "
+            "loses records; set it to no");
     if (!facts->fsync_seen || strcmp(facts->fsync, "always") == 0)
         return IDEM_OK;
     if (strcmp(facts->fsync, "everysec") == 0 && settings->accept_everysec)
@@ -161,6 +171,12 @@ idem__redis_facts_judge(const struct redis_settings *settings,
                           "primary in the URL, or all hosts");
     if (judge_fsync(settings, facts, err) != IDEM_OK)
         return IDEM_ERR_UNSUPPORTED;
+    if (facts->aof_unwritten && !settings->accept_forget)
+        return idem__fail(
+            err, IDEM_ERR_UNAVAILABLE,
+            "redis: the append-only file is written for the first "
+            "time, and a restart would lose records; wait until "
+            "this ends (INFO: aof_rewrite_in_progress is 0)");
     if (facts->replicas < settings->replicas)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "redis: %d replica(s) connected, %d must have every "

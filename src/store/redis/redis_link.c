@@ -335,11 +335,19 @@ note_time(struct redis_facts *facts, const redisReply *reply)
 static void
 note_fsync(struct redis_facts *facts, const redisReply *reply)
 {
-    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
-        reply->element[1]->str) {
-        snprintf(facts->fsync, sizeof(facts->fsync), "%s",
-                 reply->element[1]->str);
-        facts->fsync_seen = true;
+    for (size_t i = 0;
+         reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements; i += 2) {
+        const char *name = reply->element[i]->str;
+        const char *value = reply->element[i + 1]->str;
+
+        if (!name || !value)
+            continue;
+        if (strcmp(name, "appendfsync") == 0) {
+            snprintf(facts->fsync, sizeof(facts->fsync), "%s", value);
+            facts->fsync_seen = true;
+        } else if (strcmp(name, "no-appendfsync-on-rewrite") == 0) {
+            facts->fsync_pauses = strcmp(value, "no") != 0;
+        }
     }
 }
 
@@ -441,7 +449,9 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
     link->judged = link->unfit = false;
     if ((first && !add_handshake(link)) ||
         !idem__redis_link_add_text(link, ASK_INFO, "INFO") ||
-        !idem__redis_link_add_text(link, ASK_FSYNC, "CONFIG GET appendfsync") ||
+        !idem__redis_link_add_text(link, ASK_FSYNC,
+                                   "CONFIG GET appendfsync "
+                                   "no-appendfsync-on-rewrite") ||
         !idem__redis_link_add_text(link, ASK_TIME, "TIME")) {
         idem__redis_link_drop(link, "out of memory");
         return false;
