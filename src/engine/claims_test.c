@@ -133,6 +133,39 @@ a_claim_is_watched_for_its_lease_and_no_longer_than_its_ttl(void **state)
     assert_int_equal(vanished(&rig, &nothing), 0);
 }
 
+static void
+another_loss_is_told_after_a_minute(void **state)
+{
+    uint8_t other[IDEM_KEY_LEN] = {9};
+    struct idem_record claim = {
+        .state = IDEM_STATE_EXECUTING, .fence = 1001, .lease_until = 600000};
+    struct rig rig;
+
+    (void)state;
+    wrote_claim(&rig, &far_away);
+    idem__claim_wrote(&rig.engine, other, &claim);
+    idem__claim_found(&rig.engine, key, &nothing);
+    assert_int_equal(alarms, 1);
+    rig.engine.boot_now_us += 60 * SECOND_US;
+    idem__claim_found(&rig.engine, other, &nothing);
+    assert_int_equal(alarms, 2);
+    assert_int_equal(vanished(&rig, &nothing), 2);
+}
+
+static void
+a_key_that_became_absent_has_no_claim(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    wrote_claim(&rig, &far_away);
+    assert_true(idem__claim_known(&rig.engine, key));
+    idem__claim_wrote(&rig.engine, key, NULL);
+    assert_false(idem__claim_known(&rig.engine, key));
+    assert_int_equal(vanished(&rig, &nothing), 0);
+    assert_int_equal(alarms, 0);
+}
+
 int
 main(void)
 {
@@ -142,6 +175,8 @@ main(void)
         cmocka_unit_test(what_others_may_do_to_a_claim_is_none),
         cmocka_unit_test(
             a_claim_is_watched_for_its_lease_and_no_longer_than_its_ttl),
+        cmocka_unit_test(another_loss_is_told_after_a_minute),
+        cmocka_unit_test(a_key_that_became_absent_has_no_claim),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -631,6 +631,75 @@ the_places_behind_the_last_group_stay_as_they_are(void **state)
     }
 }
 
+/* ---- stores that say too little ------------------------------------------ */
+
+static struct idem_store_type curt;
+static enum idem_status curt_status;
+static enum idem_outcome curt_outcome;
+static int curt_swaps;
+
+static enum idem_status
+swap_curtly(struct idem_store *store, struct idem_swap *swaps, size_t count,
+            struct idem_arena *arena, struct idem_error *err)
+{
+    (void)store;
+    (void)arena;
+    curt_swaps++;
+    for (size_t i = 0; i < count; i++)
+        swaps[i].outcome = curt_outcome;
+    if (curt_status != IDEM_OK)
+        err->status = curt_status;
+    return curt_status;
+}
+
+static void
+make_curt(struct rig *rig, enum idem_status status, enum idem_outcome outcome)
+{
+    curt = *rig->store->base.type;
+    curt.swap = swap_curtly;
+    curt_status = status;
+    curt_outcome = outcome;
+    curt_swaps = 0;
+    rig->store->base.type = &curt;
+}
+
+static void
+a_write_that_is_not_stored_is_no_success_whatever_the_call_says(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a");
+    static const enum idem_status statuses[] = {IDEM_OK, IDEM_ERR_LOST};
+
+    for (int i = 0; i < 2; i++) {
+        const struct idem_store_type *type = rig->store->base.type;
+
+        make_curt(rig, statuses[i], IDEM_SWAP_NOT_STORED);
+        assert_status(ask(rig->engine, &op), IDEM_ERR_UNAVAILABLE);
+        assert_int_equal(curt_swaps, 1);
+        /* The store has failed, so it is left alone for a moment. */
+        assert_status(ask(rig->engine, &op), IDEM_ERR_UNAVAILABLE);
+        assert_int_equal(curt_swaps, 1);
+        rig->store->base.type = type;
+        test_clocks_pass(&rig->clocks, 2000);
+        (void)ask(rig->engine, &(struct idem_op){.verb = IDEM_GET,
+                                                 .scope = idem_text("test"),
+                                                 .id = idem_text("b")});
+    }
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+}
+
+static void
+an_outage_without_a_reason_is_logged_as_that(void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a");
+
+    make_curt(rig, IDEM_ERR_UNAVAILABLE, IDEM_SWAP_NOT_STORED);
+    assert_status(ask(rig->engine, &op), IDEM_ERR_UNAVAILABLE);
+    assert_int_equal(rig->logged, 1);
+    assert_string_equal(rig->said, "the store fails: it did not say why");
+}
+
 int
 main(void)
 {
@@ -664,6 +733,10 @@ main(void)
                  FAULTY_LOCAL),
         rig_test(an_outcome_that_the_store_does_not_set_is_lost, FAULTY_REMOTE),
         cmocka_unit_test(the_places_behind_the_last_group_stay_as_they_are),
+        rig_test(
+            a_write_that_is_not_stored_is_no_success_whatever_the_call_says,
+            FAULTY_REMOTE),
+        rig_test(an_outage_without_a_reason_is_logged_as_that, FAULTY_REMOTE),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

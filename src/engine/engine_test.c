@@ -849,6 +849,130 @@ figures_count_verdicts_errors_and_batches(void **state)
     idem_close(engine);
 }
 
+static void
+a_store_whose_records_are_too_short_for_a_result_keeps_none(void **state)
+{
+    struct idem__stats stats;
+    struct idem_op op = op_begin("a");
+    struct reply got;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    rig.store->base.max_record = 10;
+    idem__stats(rig.engine, &stats);
+    assert_int_equal(stats.max_result, 0);
+    got = ask(rig.engine, &op);
+    op = op_finish("a", got.fence, "R");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    op = op_begin("a");
+    got = ask(rig.engine, &op);
+    assert_verdict(got, IDEM_V_REPLAY);
+    assert_string_equal(got.result, "");
+    rig_close(&rig);
+}
+
+static void
+a_store_without_figures_tells_none(void **state)
+{
+    struct figures figures = {0};
+    struct idem_op op = op_begin("a");
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    idem_figures(rig.engine, note_all_figures, &figures);
+    assert_true(figures.started == 1);
+    assert_true(figures.records == 0);
+    figures.count = 0;
+    idem__store_figures(rig.engine, note_all_figures, &figures);
+    assert_int_equal(figures.count, 0);
+    rig_close(&rig);
+}
+
+static void
+what_was_accepted_is_done_before_the_engine_closes(void **state)
+{
+    enum { COUNT = 50 };
+    struct idem_options options = {.max_batch = 4};
+    static struct reply replies[COUNT];
+    static char ids[COUNT][8];
+    struct idem_op op;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(ids[i], sizeof(ids[i]), "k%d", i);
+        op = op_begin(ids[i]);
+        put(rig.engine, &op, &replies[i]);
+        assert_false(replies[i].done);
+    }
+    rig_close(&rig);
+    for (int i = 0; i < COUNT; i++)
+        assert_verdict(replies[i], IDEM_V_STARTED);
+}
+
+static void
+only_an_engine_with_a_store_knows_who_waits(void **state)
+{
+    static struct idem_engine behind_a_server;
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(
+        idem__waiters_submit(&behind_a_server, 10, NULL, NULL, &err),
+        IDEM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "only the server"));
+}
+
+static void
+the_queue_has_a_limit_of_bytes(void **state)
+{
+    struct idem_op op = op_begin("a");
+    struct reply refused;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    /* As if large results waited. */
+    rig.engine->queue.bytes += (size_t)256 * 1024 * 1024 + 1;
+    refused = ask(rig.engine, &op);
+    assert_status(refused, IDEM_ERR_OVERLOADED);
+    assert_non_null(strstr(refused.text, "too many operations"));
+    rig.engine->queue.bytes -= (size_t)256 * 1024 * 1024 + 1;
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    rig_close(&rig);
+}
+
+static void
+a_scan_of_no_or_very_many_records_has_a_sensible_size(void **state)
+{
+    static const size_t counts[] = {0, 1, 100000};
+    static const int seen[] = {1, 1, 3};
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    for (int i = 0; i < 3; i++) {
+        struct idem_op op = op_begin(i == 0 ? "a" : i == 1 ? "b" : "c");
+
+        assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    }
+    for (int i = 0; i < 3; i++) {
+        struct idem_cursor cursor = {"0"};
+        struct listing listing = {0, 0};
+
+        assert_int_equal(idem_scan(rig.engine, NULL, &cursor, counts[i],
+                                   count_record, &listing, NULL),
+                         IDEM_OK);
+        assert_in_range(listing.seen, 1, seen[i]);
+        assert_true(i < 2 || listing.seen == 3);
+    }
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
@@ -879,6 +1003,13 @@ main(void)
         cmocka_unit_test(a_driver_is_woken_for_what_comes_from_elsewhere_only),
         cmocka_unit_test(a_scan_lists_what_the_filter_lets_through),
         cmocka_unit_test(figures_come_from_the_store),
+        cmocka_unit_test(
+            a_store_whose_records_are_too_short_for_a_result_keeps_none),
+        cmocka_unit_test(a_store_without_figures_tells_none),
+        cmocka_unit_test(what_was_accepted_is_done_before_the_engine_closes),
+        cmocka_unit_test(only_an_engine_with_a_store_knows_who_waits),
+        cmocka_unit_test(the_queue_has_a_limit_of_bytes),
+        cmocka_unit_test(a_scan_of_no_or_very_many_records_has_a_sensible_size),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -426,6 +426,182 @@ large_replays_make_smaller_batches(void **state)
     assert_int_equal(rig->engine->batch.limit, 1024);
     free(bytes);
 }
+static void
+a_scope_at_its_limit_starts_no_wait_on_another_key(void **state)
+{
+    struct idem_options options = {.max_parked_scope = 1};
+    struct idem_op op = op_begin("a");
+    struct reply first, start;
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, &options);
+    start = ask(rig.engine, &op);
+    op = op_begin("b");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    op = op_wait("a", 60000);
+    put(rig.engine, &op, &first);
+    turn(rig.engine);
+    assert_false(first.done);
+    op = op_wait("b", 60000);
+    assert_verdict(ask(rig.engine, &op), IDEM_V_BUSY);
+    op = op_finish("a", start.fence, "R");
+    assert_verdict(ask(rig.engine, &op), IDEM_V_OK);
+    assert_verdict(first, IDEM_V_REPLAY);
+    rig_close(&rig);
+}
+
+static void
+with_many_keys_to_poll_each_is_polled_at_the_usual_interval(void **state)
+{
+    enum { KEYS = 65 };
+    static struct reply waiting[KEYS];
+    static char ids[KEYS][8];
+    struct rig *rig = *state;
+    struct idem_engine *other;
+    struct reply starts[KEYS];
+    struct idem_op op;
+
+    other = rig_engine(rig, FAULTY_REMOTE, NULL, NULL);
+    for (int i = 0; i < KEYS; i++) {
+        snprintf(ids[i], sizeof(ids[i]), "k%d", i);
+        op = op_begin(ids[i]);
+        op.lease_ms = 600000;
+        starts[i] = ask(other, &op);
+        op = op_wait(ids[i], 600000);
+        put(rig->engine, &op, &waiting[i]);
+        turn(rig->engine);
+    }
+    for (int i = 0; i < KEYS; i++) {
+        op = op_finish(ids[i], starts[i].fence, "R");
+        assert_verdict(ask(other, &op), IDEM_V_OK);
+    }
+    test_clocks_pass(&rig->clocks, 6);
+    turn(rig->engine);
+    assert_verdict(waiting[0], IDEM_V_REPLAY); /* there were few then */
+    assert_false(waiting[KEYS - 1].done);
+    test_clocks_pass(&rig->clocks, 45);
+    turn(rig->engine);
+    for (int i = 0; i < KEYS; i++)
+        assert_verdict(waiting[i], IDEM_V_REPLAY);
+    idem_close(other);
+}
+
+static void
+a_wait_that_begins_just_before_the_lease_ends_takes_few_turns(void **state)
+{
+    struct idem_op op;
+    struct reply waiting;
+    struct rig rig;
+    int turns;
+
+    (void)state;
+    for (int64_t us = 4990000; us < 5004000; us += 200) {
+        rig_open(&rig, FAULTY_LOCAL, NULL);
+        op = op_begin("a");
+        op.lease_ms = 5000;
+        assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+        atomic_fetch_add(&rig.clocks.wall_us, us);
+        atomic_fetch_add(&rig.clocks.boot_us, us);
+        op = op_wait("a", 60000);
+        put(rig.engine, &op, &waiting);
+        for (turns = 0; !waiting.done && turns < 100; turns++) {
+            turn(rig.engine);
+            atomic_fetch_add(&rig.clocks.wall_us, 100);
+            atomic_fetch_add(&rig.clocks.boot_us, 100);
+            if (!waiting.done && idem__engine_due_ms(rig.engine) > 0)
+                test_clocks_pass(&rig.clocks, idem__engine_due_ms(rig.engine));
+        }
+        assert_verdict(waiting, IDEM_V_DOUBT);
+        assert_true(turns < 20);
+        rig_close(&rig);
+    }
+}
+
+static bool
+count_waiter(void *arg, const struct idem_record *waiter)
+{
+    assert_int_equal(waiter->type, IDEM_TYPE_LOCK);
+    ++*(size_t *)arg;
+    return true;
+}
+
+static void
+a_list_of_waiters_has_no_more_than_was_asked_for(void **state)
+{
+    enum { KEYS = 100 };
+    static struct reply waiting[KEYS];
+    static char names[KEYS][8];
+    struct idem_op op;
+    struct rig rig;
+    size_t listed;
+
+    (void)state;
+    rig_open(&rig, FAULTY_LOCAL, NULL);
+    for (int i = 0; i < KEYS; i++) {
+        snprintf(names[i], sizeof(names[i]), "l%d", i);
+        op = op_lock(names[i], "holder", 0);
+        assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+        op = op_lock(names[i], "waits", 600000);
+        put(rig.engine, &op, &waiting[i]);
+        turn(rig.engine);
+    }
+    for (size_t most = 0; most < KEYS + 10; most++) {
+        listed = 0;
+        idem__park_list(rig.engine, most, count_waiter, &listed);
+        assert_int_equal(listed, most < KEYS ? most : KEYS);
+    }
+    rig_close(&rig);
+    for (int i = 0; i < KEYS; i++)
+        assert_status(waiting[i], IDEM_ERR_CLOSED);
+}
+
+/* As if the digests of all keys began with the same eight bytes. */
+static void
+put_alike(struct idem_engine *engine, struct idem_op op, uint8_t number,
+          struct reply *reply)
+{
+    struct idem__job *job;
+
+    put(engine, &op, reply);
+    job = (struct idem__job *)engine->queue.first;
+    assert_non_null(job);
+    while (job->item.next)
+        job = (struct idem__job *)job->item.next;
+    memset(job->key, 7, IDEM_KEY_LEN);
+    job->key[IDEM_KEY_LEN - 1] = number;
+}
+
+static void
+keys_that_begin_alike_are_told_apart(void **state)
+{
+    enum { KEYS = 8 };
+    static const char *const ids[KEYS] = {"a", "b", "c", "d",
+                                          "e", "f", "g", "h"};
+    struct reply starts[KEYS], waits[KEYS], done[KEYS];
+    struct rig *rig = *state;
+
+    for (int i = KEYS - 1; i >= 0; i--)
+        put_alike(rig->engine, op_begin(ids[i]), (uint8_t)i, &starts[i]);
+    turn(rig->engine);
+    for (int i = 0; i < KEYS; i++) {
+        assert_verdict(starts[i], IDEM_V_STARTED);
+        put_alike(rig->engine, op_wait(ids[i], 60000), (uint8_t)i, &waits[i]);
+    }
+    turn(rig->engine);
+    for (int i = 0; i < KEYS; i++) {
+        assert_false(waits[i].done);
+        put_alike(rig->engine, op_finish(ids[i], starts[i].fence, ids[i]),
+                  (uint8_t)i, &done[i]);
+        turn(rig->engine);
+        assert_verdict(done[i], IDEM_V_OK);
+        for (int k = 0; k < KEYS; k++)
+            assert_true(waits[k].done == (k <= i));
+        assert_verdict(waits[i], IDEM_V_REPLAY);
+        assert_string_equal(waits[i].result, ids[i]);
+    }
+}
+
 int
 main(void)
 {
@@ -448,6 +624,13 @@ main(void)
                  FAULTY_REMOTE),
         cmocka_unit_test(waits_end_also_when_the_queue_is_never_empty),
         rig_test(large_replays_make_smaller_batches, FAULTY_LOCAL),
+        cmocka_unit_test(a_scope_at_its_limit_starts_no_wait_on_another_key),
+        rig_test(with_many_keys_to_poll_each_is_polled_at_the_usual_interval,
+                 FAULTY_REMOTE),
+        cmocka_unit_test(
+            a_wait_that_begins_just_before_the_lease_ends_takes_few_turns),
+        cmocka_unit_test(a_list_of_waiters_has_no_more_than_was_asked_for),
+        rig_test(keys_that_begin_alike_are_told_apart, FAULTY_REMOTE),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

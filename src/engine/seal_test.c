@@ -280,6 +280,39 @@ a_key_in_the_place_of_a_file_is_not_shown(void **state)
     assert_non_null(strstr(err.text, "not the key itself"));
 }
 
+static void
+the_first_line_that_is_wrong_is_told(void **state)
+{
+    struct idem__seal *seal = NULL;
+    struct idem_error err;
+
+    (void)state;
+    assert_int_equal(idem__seal_parse("test",
+                                      idem_text(KEY_A "\nno key\n" KEY_A
+                                                      "\nnone\n" KEY_B "\n"),
+                                      &seal, &err),
+                     IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "line 2: "));
+    assert_null(seal);
+}
+
+static void
+spaces_and_tabs_around_a_key_do_not_matter(void **state)
+{
+    struct idem__seal *seal = keys("\t \t" KEY_A "\t\n \t \n\t# one\n");
+    struct idem__seal *same = keys(KEY_A);
+    uint8_t key[IDEM_KEY_LEN];
+    struct idem_record before = plain("order-7", key), sealed;
+
+    (void)state;
+    assert_true(idem__seal_record(seal, key, &before, &arena, &sealed));
+    assert_int_equal(idem__seal_open(same, key, &sealed, &arena, NULL),
+                     IDEM_OK);
+    assert_is(sealed.result, "paid 7 euro");
+    idem__seal_close(seal);
+    idem__seal_close(same);
+}
+
 int
 main(void)
 {
@@ -293,6 +326,8 @@ main(void)
         cmocka_unit_test(a_file_that_is_no_list_of_keys_is_refused),
         cmocka_unit_test(a_file_that_others_may_read_is_refused),
         cmocka_unit_test(a_key_in_the_place_of_a_file_is_not_shown),
+        cmocka_unit_test(the_first_line_that_is_wrong_is_told),
+        cmocka_unit_test(spaces_and_tabs_around_a_key_do_not_matter),
     };
     int failed;
 

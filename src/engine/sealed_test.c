@@ -546,6 +546,31 @@ a_server_gets_no_key_from_its_client(void **state)
     assert_non_null(strstr(err.text, "give the key to that one"));
 }
 
+static void
+an_owner_or_subject_that_leaves_no_room_for_a_seal_is_refused(void **state)
+{
+    char subject[IDEM__SEALED_SUBJECT_MAX + 2];
+    struct idem_op op = op_begin("a");
+    struct reply refused;
+    struct rig rig;
+
+    (void)state;
+    memset(subject, 's', sizeof(subject));
+    subject[sizeof(subject) - 1] = 0;
+    open_rig(&rig, KEY_A);
+    op.subject = idem_text(subject);
+    refused = ask(rig.engine, &op);
+    assert_status(refused, IDEM_ERR_INVALID);
+    assert_non_null(strstr(refused.text, "the subject has"));
+    op = op_lock("l", subject, 0);
+    refused = ask(rig.engine, &op);
+    assert_status(refused, IDEM_ERR_INVALID);
+    assert_non_null(strstr(refused.text, "the owner has"));
+    op.subject.len--;
+    assert_verdict(ask(rig.engine, &op), IDEM_V_STARTED);
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
@@ -569,6 +594,8 @@ main(void)
         cmocka_unit_test(a_subject_that_cannot_be_sealed_stays_as_it_is),
         sealed_test(several_missing_keys_do_not_fill_the_log, KEY_A),
         cmocka_unit_test(a_server_gets_no_key_from_its_client),
+        cmocka_unit_test(
+            an_owner_or_subject_that_leaves_no_room_for_a_seal_is_refused),
     };
     int failed;
 

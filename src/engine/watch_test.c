@@ -304,6 +304,28 @@ reports_that_come_too_fast_are_dropped(void **state)
     rig_close(&rig);
 }
 
+static void
+the_end_of_the_reports_does_not_put_off_a_look_that_is_due_sooner(void **state)
+{
+    uint8_t key[IDEM_KEY_LEN];
+    struct reply waiting;
+    struct rig rig;
+    uint64_t fence;
+
+    (void)state;
+    open_watching(&rig, NULL);
+    fence = start_and_wait(&rig, "a", &waiting);
+    memcpy(key, notes.key, sizeof(key));
+    finish_elsewhere(&rig, "a", fence);
+    (void)loads_during(&rig, POLL_MS - 10);
+    assert_false(waiting.done);
+    report(&rig, IDEM_NEWS_UNWATCHED, key);
+    assert_false(waiting.done);
+    (void)loads_during(&rig, 15);
+    assert_verdict(waiting, IDEM_V_REPLAY);
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
@@ -319,6 +341,8 @@ main(void)
             when_reports_end_the_engine_polls_and_asks_for_them_again),
         cmocka_unit_test(a_report_without_a_key_is_about_all),
         cmocka_unit_test(reports_that_come_too_fast_are_dropped),
+        cmocka_unit_test(
+            the_end_of_the_reports_does_not_put_off_a_look_that_is_due_sooner),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
