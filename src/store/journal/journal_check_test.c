@@ -6,6 +6,7 @@
 
 #include "journal_check.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -333,6 +334,263 @@ a_running_journal_never_looks_damaged(void **state)
     close(ends[1]);
 }
 
+/* The time at which a record may be dropped, where it may not: idem never
+ * writes that. */
+static void
+a_claim_with_a_time_to_drop_it_is_reported(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct journal_report report;
+    struct segment_head segment;
+    char said[100] = "";
+
+    for (uint64_t id = 0; id < 5; id++)
+        put(store, id, id + 1, 0, IDEM_STATE_EXECUTING);
+    segment = ((struct journal *)store)->segments[0].head;
+    test_close(store);
+    write_lie(*state, &segment, 3, LIE_DROP);
+    assert_int_equal(
+        idem__journal_check(*state, NULL, NULL, see_what, said, &report, NULL),
+        IDEM_OK);
+    assert_string_equal(said, "the record and its entry disagree");
+    assert_int_equal(report.damaged, 1);
+}
+
+/* ---- system calls during a check ------------------------------------------
+ */
+
+struct hooks {
+    struct idem_io io;
+    const char *dir;
+    int opens, reads; /* calls until then; they count down */
+    int error;        /* of the call at 0, and of opens after that */
+    bool removes;     /* at 0, the first segment goes */
+    uint8_t repairs;  /* at 0, this byte is written at `at` */
+    uint64_t at;
+};
+
+static void
+happen(struct hooks *hooks)
+{
+    struct test_path path = test_segment_path(hooks->dir, 1, "seg");
+
+    if (hooks->removes)
+        (void)unlink(path.text);
+    if (hooks->repairs) {
+        int fd = open(path.text, O_WRONLY);
+
+        assert_int_equal(pwrite(fd, &hooks->repairs, 1, (off_t)hooks->at), 1);
+        close(fd);
+    }
+}
+
+static int
+hooked_open(void *arg, int at, const char *name, int flags, mode_t mode)
+{
+    struct hooks *hooks = arg;
+    bool segment = strstr(name, ".seg") != NULL;
+
+    if (segment && --hooks->opens == 0)
+        happen(hooks);
+    if (segment && hooks->opens < 0 && hooks->error) {
+        errno = hooks->error;
+        return -1;
+    }
+    return idem__system_io.open(NULL, at, name, flags, mode);
+}
+
+static ssize_t
+hooked_pread(void *arg, int fd, void *data, size_t len, off_t at)
+{
+    struct hooks *hooks = arg;
+
+    if (--hooks->reads == 0) {
+        happen(hooks);
+        if (hooks->error) {
+            errno = hooks->error;
+            return -1;
+        }
+    }
+    return idem__system_io.pread(NULL, fd, data, len, at);
+}
+
+static enum idem_status
+check_with(struct hooks *hooks, const char *dir, struct journal_report *report,
+           struct idem_error *err)
+{
+    hooks->io = idem__system_io;
+    hooks->io.open = hooked_open;
+    hooks->io.pread = hooked_pread;
+    hooks->io.arg = hooks;
+    hooks->dir = dir;
+    return idem__journal_check(dir, &hooks->io, NULL, NULL, NULL, report, err);
+}
+
+/* Several segments; there is damage in the first. Returns where, and the byte
+ * that belongs there. */
+static uint64_t
+make_damaged(const char *dir, uint8_t *right)
+{
+    static const struct journal_tuning small = {.segment_len = 8192,
+                                                .no_thread = true};
+    struct test_path path = test_segment_path(dir, 1, "seg");
+    struct idem_store *store;
+    uint64_t at = SEGMENT_HEAD_LEN + 700;
+    uint8_t wrong;
+    int fd;
+
+    store = test_open(dir, &small);
+    for (uint64_t id = 0; id < 80; id++)
+        put(store, id, id + 1, 0, IDEM_STATE_SUCCEEDED);
+    assert_true(((struct journal *)store)->segment_count > 2);
+    test_close(store);
+    fd = open(path.text, O_RDWR);
+    do
+        assert_int_equal(pread(fd, right, 1, (off_t)++at), 1);
+    while (*right == 0);
+    wrong = *right ^ 0x80;
+    assert_int_equal(pwrite(fd, &wrong, 1, (off_t)at), 1);
+    close(fd);
+    return at;
+}
+
+static void
+a_segment_that_goes_before_it_is_opened_is_not_missed(void **state)
+{
+    struct hooks hooks = {.opens = 1, .removes = true};
+    struct journal_report report;
+    uint8_t right;
+
+    (void)make_damaged(*state, &right);
+    assert_int_equal(check_with(&hooks, *state, &report, NULL), IDEM_OK);
+    assert_int_equal(report.damaged, 0);
+    assert_int_equal(report.first_segment, 2);
+    assert_true(report.live > 20 && report.live < 80);
+}
+
+static void
+what_is_wrong_in_a_segment_that_is_removed_meanwhile_is_no_damage(void **state)
+{
+    char *original = test_fast_folder(), *dir = test_fast_folder();
+    struct journal_report report;
+    int removed = 0, reported = 0;
+    uint8_t right;
+
+    (void)state;
+    (void)make_damaged(original, &right);
+    for (int n = 1; n < 60; n++) {
+        struct hooks hooks = {.reads = n, .removes = true};
+
+        test_folder_copy(original, dir);
+        assert_int_equal(check_with(&hooks, dir, &report, NULL), IDEM_OK);
+        assert_in_range(report.damaged, 0, 1);
+        removed += report.damaged == 0;
+        reported += report.damaged == 1;
+        if (hooks.reads > 0)
+            break; /* there were fewer */
+    }
+    assert_true(removed > 1 && reported > 0);
+    test_folder_drop(original);
+    test_folder_drop(dir);
+}
+
+static void
+an_entry_that_becomes_whole_during_the_check_is_no_damage(void **state)
+{
+    char *original = test_fast_folder(), *dir = test_fast_folder();
+    struct journal_report report;
+    int whole = 0, reported = 0;
+    uint8_t right;
+    uint64_t at = make_damaged(original, &right);
+
+    (void)state;
+    for (int n = 1; n < 60; n++) {
+        struct hooks hooks = {.reads = n, .repairs = right, .at = at};
+
+        test_folder_copy(original, dir);
+        assert_int_equal(check_with(&hooks, dir, &report, NULL), IDEM_OK);
+        assert_in_range(report.damaged, 0, 1);
+        whole += report.damaged == 0 && report.live == 80;
+        reported += report.damaged == 1;
+        if (hooks.reads > 0)
+            break;
+    }
+    assert_true(whole > 1 && reported > 0);
+    test_folder_drop(original);
+    test_folder_drop(dir);
+}
+
+static void
+a_call_that_fails_during_the_check_is_not_called_damage(void **state)
+{
+    struct journal_report report;
+    char *original = test_fast_folder(), *dir = test_fast_folder();
+    struct idem_error err;
+    uint8_t right;
+    int n;
+
+    (void)state;
+    (void)make_damaged(original, &right);
+    for (n = 1; n < 100; n++) {
+        struct hooks hooks = {.reads = n, .error = EIO};
+
+        test_folder_copy(original, dir);
+        if (check_with(&hooks, dir, &report, &err) == IDEM_OK)
+            break; /* the files of saved indexes are read last */
+        assert_int_equal(err.status, IDEM_ERR_UNAVAILABLE);
+        assert_non_null(strstr(err.text, strerror(EIO)));
+        assert_int_equal(report.damaged, 0);
+    }
+    assert_true(n > 5);
+    for (n = 1; n < 100; n++) {
+        struct hooks hooks = {.opens = n, .error = EMFILE};
+
+        test_folder_copy(original, dir);
+        if (check_with(&hooks, dir, &report, &err) == IDEM_OK)
+            break;
+        assert_int_equal(err.status, IDEM_ERR_UNAVAILABLE);
+        assert_int_equal(report.damaged, 0);
+    }
+    assert_true(n > 3);
+    test_folder_drop(original);
+    test_folder_drop(dir);
+}
+
+/* ---- keys that are alike --------------------------------------------------
+ */
+
+/* As if the digests of all keys began with the same eight bytes. */
+static void
+records_whose_keys_begin_alike_are_counted_apart(void **state)
+{
+    enum { COUNT = 8 };
+    struct idem_store *store = test_open(*state, NULL);
+    struct journal_report report;
+    struct seen seen = {0};
+
+    for (uint64_t round = 0; round < 3; round++) {
+        for (uint64_t id = 0; id < COUNT; id++) {
+            struct test_record t;
+
+            test_make(&t, id, IDEM_STATE_SUCCEEDED, round * 100 + id + 1, 50);
+            memset(t.key, 7, 8);
+            assert_int_equal(test_swap(store, &t,
+                                       round ? (round - 1) * 100 + id + 1 : 0,
+                                       round == 2 && id < 3),
+                             IDEM_SWAP_STORED);
+        }
+    }
+    test_close(store);
+    assert_int_equal(idem__journal_check(*state, NULL, see, see_damage, &seen,
+                                         &report, NULL),
+                     IDEM_OK);
+    assert_int_equal(report.live, COUNT - 3);
+    assert_int_equal(seen.live, COUNT - 3);
+    assert_int_equal(report.deletes, 3);
+    /* No key of a record begins so. */
+    assert_int_equal(report.damaged, 3 * COUNT - 3);
+}
+
 int
 main(void)
 {
@@ -345,6 +603,12 @@ main(void)
         T(an_entry_that_is_not_of_its_record_is_reported),
         T(a_missing_segment_is_reported_and_the_others_are_read),
         T(a_running_journal_never_looks_damaged),
+        T(a_claim_with_a_time_to_drop_it_is_reported),
+        T(a_segment_that_goes_before_it_is_opened_is_not_missed),
+        T(what_is_wrong_in_a_segment_that_is_removed_meanwhile_is_no_damage),
+        T(an_entry_that_becomes_whole_during_the_check_is_no_damage),
+        T(a_call_that_fails_during_the_check_is_not_called_damage),
+        T(records_whose_keys_begin_alike_are_counted_apart),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

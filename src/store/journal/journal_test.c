@@ -299,7 +299,13 @@ a_url_that_names_no_journal_is_refused(void **state)
         {"?damage=ignore", "unknown option \"damage=ignore\""},
         {"?damage=accepts", "unknown option \"damage=accepts\""},
         {"?damage=accept&x", "unknown option \"x\""},
+        /* Of a long one, its beginning. */
+        {"?0123456789012345678901234567890123456789012345678901234567890123",
+         "option \"012345678901234567890123456789012345678901234567890123456789"
+         "\""},
     };
+    struct idem_store_options options = {0};
+    struct journal_tuning tuning = {0};
     struct idem_store *store;
     struct idem_error err;
     char url[5000];
@@ -314,6 +320,10 @@ a_url_that_names_no_journal_is_refused(void **state)
     }
     assert_int_equal(idem__store_open("journal:", NULL, &store, &err),
                      IDEM_ERR_INVALID);
+    assert_non_null(strstr(err.text, "names no folder"));
+    assert_int_equal(
+        idem__journal_open("memory:x", &options, &tuning, &store, &err),
+        IDEM_ERR_INVALID);
     assert_non_null(strstr(err.text, "names no folder"));
     memset(url, 'a', sizeof(url) - 1);
     memcpy(url, "journal:", 8);
@@ -410,6 +420,49 @@ a_batch_of_many_large_results_is_stored(void **state)
     free(result);
 }
 
+static void
+a_record_over_the_limit_is_refused_and_the_journal_goes_on(void **state)
+{
+    struct idem_store *store = test_open(*state, NULL);
+    struct idem_arena arena = {NULL, 0};
+    struct idem_error err = {IDEM_OK, ""};
+    struct test_record t;
+    struct idem_swap swap = {.record = &t.record};
+
+    store->max_record = 200;
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 7, 500);
+    memcpy(swap.key, t.key, IDEM_KEY_LEN);
+    assert_int_equal(store->type->swap(store, &swap, 1, &arena, &err),
+                     IDEM_ERR_INVALID);
+    assert_int_equal(swap.outcome, IDEM_SWAP_NOT_STORED);
+    assert_non_null(strstr(err.text, "too large"));
+    idem_arena_clear(&arena);
+    assert_int_equal(test_rev(store, 1), 0);
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 8, 20);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    assert_int_equal(test_rev(store, 1), 8);
+    test_close(store);
+}
+
+static void
+the_memory_of_a_very_large_result_is_given_back(void **state)
+{
+    size_t len = (size_t)17 << 20;
+    char *result = calloc(1, len);
+    struct idem_store *store;
+    struct test_record t;
+
+    assert_non_null(result);
+    store = test_open(*state, NULL);
+    test_make(&t, 1, IDEM_STATE_SUCCEEDED, 7, 0);
+    t.record.result = (struct idem_bytes){result, len};
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    assert_true(((struct journal *)store)->batch.room < len);
+    assert_int_equal(test_swap(store, &t, 0, false), IDEM_SWAP_STORED);
+    test_close(store);
+    free(result);
+}
+
 int
 main(void)
 {
@@ -432,6 +485,8 @@ main(void)
         T(a_delete_of_an_absent_record_is_done),
         T(a_cursor_that_no_scan_gave_is_refused),
         T(a_batch_of_many_large_results_is_stored),
+        T(a_record_over_the_limit_is_refused_and_the_journal_goes_on),
+        T(the_memory_of_a_very_large_result_is_given_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
