@@ -231,6 +231,11 @@ $(B)/tests/tools/%: tests/support/tools/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(filter-out -MMD -MP,$(compile)) -o $@ $< $(libs)
 
+# Loaded into a MariaDB whose disk is to hang.
+$(B)/tests/stall_log.so: tests/support/tools/stall_log.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g $(WARN) -fPIC -shared -o $@ $< -ldl
+
 # Loaded into a program whose calls are to fail (tests/faults).
 $(B)/tests/faults.so: tests/faults/faults.c $(B)/flags
 	@mkdir -p $(@D)

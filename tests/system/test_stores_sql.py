@@ -784,6 +784,10 @@ def test_a_binary_log_that_writes_statements_is_refused():
     try:
         idem("store", "init", server.url)
         assert "started" in idem("begin", "binlog", "x", "--store", server.url)
+        deletes = "show global status like 'Com_delete'"
+        before = server.sql(deletes)
+        assert "executing" in idem("get", "binlog", "x", "--store", server.url)
+        assert server.sql(deletes) == before, "what can be seen is on the disk: nothing to confirm"
         server.sql("set global binlog_format = STATEMENT")
         assert "binlog_format is STATEMENT" in idem("store", "check", server.url, code=None)
         server.sql("set global binlog_format = ROW, global sync_binlog = 0")
@@ -791,6 +795,58 @@ def test_a_binary_log_that_writes_statements_is_refused():
         assert "is ready to use" in idem("store", "check", server.url + "?unsafe=binlog")
     finally:
         server.stop()
+
+
+class StallingMariaDB(servers.MariaDB):
+    """Its redo log hangs while the file .stall exists: stall_log.c."""
+
+    def run_as(self):
+        self.stall, tool = os.path.join(self.folder, "stall"), os.path.join(self.folder, "stall_log.so")
+        if not os.path.exists(tool):  # the server's user may not be able to read the build folder
+            subprocess.run(["make", "-s", "build/tests/stall_log.so"], cwd=ROOT, check=True)
+            shutil.copy(os.path.join(ROOT, "build/tests/stall_log.so"), tool)
+            os.chmod(tool, 0o755)
+        how = super().run_as()
+        return {**how, "env": {**how["env"], "LD_PRELOAD": tool, "STALL_LOG": self.stall}}
+
+    def hang(self):
+        open(self.stall, "w").close()
+
+
+def test_mariadb_tells_nothing_that_is_not_on_its_disk():
+    """Without a binary log a commit can be seen before the redo log is flushed. While the disk hangs, what was found is not told
+    by anybody, also beside a new claim in one batch; a crash may lose it."""
+    database = StallingMariaDB("innodb-flush-log-at-timeout=2700")
+    url = database.url + "?timeout_ms=1000"
+    try:
+        idem("store", "init", url)
+        writes = "select sum(variable_value) from information_schema.global_status where variable_name in ('com_insert', 'com_delete')"
+        with engines(url) as (one, two), one.client() as a, two.client() as b, two.client() as again:
+            fence = a("BEGIN", "told", "done")[1]
+            assert b("BEGIN", "told", "warm")[0] == "started"
+            before = int(database.sql(writes))
+            assert b("GET", "told", "none")[0] == "absent" and int(database.sql(writes)) == before, "nothing was found"
+            assert b("GET", "told", "done")[0] == "record" and int(database.sql(writes)) == before + 2, "one confirm"
+            time.sleep(1.2)  # the log is written in the background too, and a write that waits already holds up nobody
+            database.hang()
+            a.send("FINISH", "told", "done", fence, "SUCCEEDED", "paid")
+            wait_until(lambda: database.sql("select state from idem_record where id = 'done'") == "3", 20)
+            b.raw(encode("BEGIN", "told", "done") + encode("BEGIN", "told", "beside"))
+            again.send("GET", "told", "done")
+            others = [subprocess.Popen([IDEM, *words, "--store", url], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                      for words in (["begin", "told", "claim"], ["scan", "--scope", "told"])]
+            time.sleep(3.5)  # time enough to lose the reply, send again and find it
+            database.kill()
+            told = [a.read(), b.read(), b.read(), again.read(), *[(other.wait(60), other.stdout.read()) for other in others]]
+            assert {getattr(answer, "word", str(answer)) for answer in told[:4]} <= {"LOST", "UNAVAILABLE"}, told
+            assert told[4][0] != 0 and "started" not in told[4][1] and "paid" not in told[5][1] and told[5][0] != 0, told
+        os.remove(database.stall)
+        database.start()
+        assert "started" in idem("begin", "told", "claim", "--store", url)
+        assert "started" in idem("begin", "told", "beside", "--store", url)
+        assert "executing" in idem("get", "told", "done", "--store", url)
+    finally:
+        database.stop()
 
 
 def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgres, mariadb):

@@ -37,6 +37,20 @@ ask(struct mysql_store *self, enum idem_status *status, struct idem_error *err)
     return NULL;
 }
 
+/* The same, for records: what was found is confirmed before it is told. */
+static MYSQL_RES *
+ask_records(struct mysql_store *self, enum idem_status *status,
+            struct idem_error *err)
+{
+    MYSQL_RES *rows = ask(self, status, err);
+
+    if (!rows || mysql_num_rows(rows) == 0 ||
+        idem__mysql_confirm(self, status, err))
+        return rows;
+    mysql_free_result(rows);
+    return NULL;
+}
+
 static enum idem_status
 read_load(MYSQL_RES *rows, struct idem_load *loads, size_t count,
           struct idem_arena *arena, struct idem_error *err)
@@ -83,7 +97,7 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
         idem__mysql_add_hex(&self->query, loads[i].key, IDEM_KEY_LEN);
     }
     idem__mysql_add_text(&self->query, ")");
-    rows = ask(self, &status, err);
+    rows = ask_records(self, &status, err);
     if (!rows)
         return status;
     for (size_t i = 0; i < count; i++)
@@ -146,7 +160,7 @@ scan_records(struct idem_store *store, const struct idem_query *query,
     if (rows.executing)
         idem__mysql_add_text(&self->query, " and state = 2");
     idem_buf_printf(&self->query, " order by key_hash limit %zu", rows.limit);
-    result = ask(self, &status, err);
+    result = ask_records(self, &status, err);
     if (!result)
         return status;
     status = give_rows(result, &rows, err);

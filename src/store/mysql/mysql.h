@@ -21,8 +21,9 @@ struct mysql_store {
     MYSQL *conn;             /* NULL: to be opened again; autocommit is off */
     struct mysql_bulk *bulk; /* NULL: no guesses on this connection */
     struct idem_retry retry;
-    bool waits;  /* the server cannot fail at once on a lock (MySQL) */
-    bool galera; /* a node of a cluster */
+    bool waits;         /* the server cannot fail at once on a lock (MySQL) */
+    bool galera;        /* a node of a cluster */
+    bool durable_reads; /* a commit is on the disk before others see it */
     size_t packet_max;
     struct idem_buf query;
     int wary; /* see columns.h */
@@ -59,6 +60,10 @@ void idem__mysql_add_text(struct idem_buf *query, const char *text);
 bool idem__mysql_send_query(struct mysql_store *self);
 bool idem__mysql_next_result(struct mysql_store *self, bool *failed);
 bool idem__mysql_skip_results(struct mysql_store *self);
+/* Commit only after all that this connection has seen is on the disk; see
+ * query.c. False: not known; the connection is rolled back or closed. */
+bool idem__mysql_confirm(struct mysql_store *self, enum idem_status *status,
+                         struct idem_error *err);
 /* Roll back. If that fails the connection is closed, which also rolls back. */
 void idem__mysql_rollback(struct mysql_store *self);
 void idem__mysql_read_cells(MYSQL_RES *rows, MYSQL_ROW row, int columns,

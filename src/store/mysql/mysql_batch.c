@@ -30,6 +30,11 @@
  * half-way, the server goes on with the remaining rows, and reports all of them
  * as written although the first ones were rolled back.
  *
+ * A commit of another client may be visible before it is on the disk (query.c).
+ * A commit of own writes also waits for what was read before it. A batch that
+ * found records and wrote nothing is confirmed before they are reported; if
+ * that fails, a rev that is there already is LOST.
+ *
  * READ COMMITTED: no gap locks, and each statement sees what is committed.
  * Autocommit is off: the first statement starts the transaction.
  */
@@ -395,6 +400,50 @@ conclude(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status;
 }
 
+/* What was found and not confirmed may be lost with the server. */
+static void
+forget_found(struct idem_swap *swaps, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (swaps[i].outcome == IDEM_SWAP_STORED)
+            swaps[i].outcome = IDEM_SWAP_LOST;
+        else if (swaps[i].outcome == IDEM_SWAP_REFUSED)
+            swaps[i].outcome = IDEM_SWAP_NOT_STORED;
+    }
+}
+
+/* Nothing was written: confirm what was found. */
+static enum idem_status
+confirm_found(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+              struct idem_error *err)
+{
+    enum idem_status status = IDEM_OK;
+    bool some = false;
+
+    for (size_t i = 0; i < count; i++)
+        some |= swaps[i].outcome == IDEM_SWAP_STORED ||
+                swaps[i].outcome == IDEM_SWAP_REFUSED;
+    if (!some || self->durable_reads) {
+        idem__mysql_rollback(self);
+        return IDEM_OK;
+    }
+    if (!idem__mysql_confirm(self, &status, err))
+        forget_found(swaps, count);
+    return status;
+}
+
+/* The writes failed: what was found may still be told. */
+static void
+keep_found(struct mysql_store *self, struct idem_swap *swaps, size_t count,
+           enum written written)
+{
+    if (self->durable_reads || written == DONE)
+        return;
+    if (written != FAILED || !self->conn ||
+        confirm_found(self, swaps, count, NULL) != IDEM_OK)
+        forget_found(swaps, count);
+}
+
 static enum written
 guess(struct mysql_store *self, const struct idem_swap *swaps, size_t count,
       struct idem_error *err)
@@ -421,12 +470,14 @@ look_and_write(struct mysql_store *self, struct idem_swap *swaps, size_t count,
         return look_failed(self, swaps, count, status);
     }
     if (!decide(swaps, looks, count)) {
-        *written = DONE;
-        idem__mysql_rollback(self);
-        return IDEM_OK;
+        status = confirm_found(self, swaps, count, err);
+        *written = status == IDEM_OK ? DONE : FAILED;
+        return status;
     }
     *written = write_all(self, swaps, count, err);
-    return conclude(self, swaps, count, *written, err);
+    status = conclude(self, swaps, count, *written, err);
+    keep_found(self, swaps, count, *written);
+    return status;
 }
 
 /* A delete uses only the key, so its expected rev must be read first. */

@@ -131,6 +131,7 @@ idem__mysql_disconnect(struct mysql_store *self)
 
 struct settings {
     char flush[16], binlog[16], sync_binlog[16], galera[16], read_only[16];
+    char binlog_engine[16];
     char doublewrite[16], packet[24], format[16];
     bool no_quorum;
 };
@@ -162,6 +163,7 @@ keep(struct settings *s, const char *name, const char *value)
         {"innodb_flush_log_at_trx_commit", s->flush, sizeof(s->flush)},
         {"log_bin", s->binlog, sizeof(s->binlog)},
         {"sync_binlog", s->sync_binlog, sizeof(s->sync_binlog)},
+        {"binlog_storage_engine", s->binlog_engine, sizeof(s->binlog_engine)},
         {"wsrep_on", s->galera, sizeof(s->galera)},
         {"read_only", s->read_only, sizeof(s->read_only)},
         {"innodb_doublewrite", s->doublewrite, sizeof(s->doublewrite)},
@@ -243,6 +245,7 @@ idem__mysql_check(struct mysql_store *self, struct idem_error *err)
     static const char query[] =
         "show global variables where variable_name in "
         "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', "
+        "'binlog_storage_engine', "
         "'wsrep_on', 'read_only', 'innodb_doublewrite', 'max_allowed_packet', "
         "'binlog_format', 'wsrep_provider_options', "
         "'wsrep_provider_pc_ignore_quorum', 'wsrep_provider_pc_ignore_sb')";
@@ -258,6 +261,10 @@ idem__mysql_check(struct mysql_store *self, struct idem_error *err)
     mysql_free_result(rows);
     self->packet_max = strtoull(settings.packet, NULL, 10);
     self->galera = is_on(settings.galera);
+    /* A binary log of its own is synced before a commit can be seen. */
+    self->durable_reads = is_on(settings.binlog) &&
+                          strcmp(settings.sync_binlog, "1") == 0 &&
+                          settings.binlog_engine[0] == 0;
     if (self->galera && !set_galera(self))
         return idem__mysql_fail(self, err);
     return judge(self, &settings, err);
