@@ -165,6 +165,10 @@ begin
         signal sqlstate '25000' set message_text =
             'idem: no transaction is open: start one, so that the record commits with the data';
     end if;
+    if @@innodb_rollback_on_timeout then
+        signal sqlstate '25000' set message_text =
+            'idem: innodb_rollback_on_timeout is ON: a busy record would roll back your transaction: turn it off';
+    end if;
     if p_scope is null or length(p_scope) not between 1 and 200 or locate(x'00', p_scope) > 0 then
         signal sqlstate '22023' set message_text = 'idem: the scope has 1 to 200 bytes, none of them NUL';
     end if;

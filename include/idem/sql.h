@@ -32,6 +32,11 @@
  * also after a REPLAY, because the commit waits for the standby. The session's
  * synchronous_commit must be `on` or `remote_apply`. idem_sql_run does this.
  *
+ * MariaDB or MySQL without a binary log: a REPLAY may come from a commit that
+ * is not on the disk yet, and the commit of a transaction that only read does
+ * not wait for it: see docs/sql/README.md. With innodb_rollback_on_timeout a
+ * claim of a row that another transaction holds fails as a deadlock does.
+ *
  * Names of tables and columns come from your program; they are quoted as
  * identifiers. Values are always bound as parameters.
  *

@@ -9,6 +9,9 @@
  * refuse to lock a row that is newer than the snapshot (1020, which ends the
  * transaction as a deadlock does), so every statement here asks for the current
  * row.
+ *
+ * With innodb_rollback_on_timeout 1205 rolls back the whole transaction, as a
+ * deadlock does, and is reported like one.
  */
 #include "driver.h"
 
@@ -23,6 +26,24 @@
 
 #define BINARY_CHARSET 63
 #define SNAPSHOT_VERSION 110402 /* has innodb_snapshot_isolation */
+
+/* Did the lock timeout roll back the whole transaction? True if that is not
+ * known. */
+static bool
+timeout_undid_all(struct idem_sql *db)
+{
+    MYSQL_RES *rows;
+    MYSQL_ROW row;
+    bool all;
+
+    if (mysql_query(db->conn, "select @@innodb_rollback_on_timeout") != 0 ||
+        !(rows = mysql_store_result(db->conn)))
+        return true;
+    row = mysql_fetch_row(rows);
+    all = !row || !row[0] || strcmp(row[0], "0") != 0;
+    mysql_free_result(rows);
+    return all;
+}
 
 static bool
 fault(struct idem_sql *db, unsigned code, const char *state, const char *text)
@@ -40,7 +61,13 @@ fault(struct idem_sql *db, unsigned code, const char *state, const char *text)
     else if ((code >= CR_MIN_ERROR && code <= CR_MAX_ERROR) ||
              code == ER_SERVER_SHUTDOWN || code == ER_CONNECTION_KILLED)
         cause = IDEM_SQL_CONNECTION_LOST;
-    return idem__sql_fault(db, cause, (int)code, state, text);
+    idem__sql_fault(db, cause, (int)code, state, text);
+    if (cause == IDEM_SQL_LOCK_TIMEOUT && timeout_undid_all(db))
+        idem__sql_fault(db, IDEM_SQL_DEADLOCK, (int)code, "40001",
+                        "another transaction holds the row, and "
+                        "innodb_rollback_on_timeout is ON, so the transaction "
+                        "was rolled back");
+    return false;
 }
 
 static bool

@@ -126,6 +126,36 @@ def test_mysql_says_busy_soon_and_keeps_the_sessions_own_patience(mysql, level):
         assert two(begin) == "replay"
 
 
+def test_a_lock_timeout_that_rolls_everything_back_is_no_answer():
+    """With innodb_rollback_on_timeout a claim that is busy would take the caller's other claims along, whose work then commits."""
+    server = servers.MariaDB("innodb-rollback-on-timeout=ON")
+    call = "call idem_begin('pay', '%s', null, null, null, null, @v, @f, @k, @r); select @v; "
+    try:
+        idem("store", "init", server.url)
+        server.sql("create table payment (id varchar(20)) engine = InnoDB")
+        with pytest.raises(AssertionError, match="idem: innodb_rollback_on_timeout is ON"):
+            server.sql("start transaction; " + call % "A")
+        with pytest.raises(AssertionError, match="idem: innodb_rollback_on_timeout is ON"):
+            server.sql("start transaction; call idem_settle('pay', 'A', null, null, null, @v, @s, @k, @r)")
+        with folder() as where, Session(server) as other:
+            other("start transaction")
+            other("insert into idem_record values (idem_key(1, 'pay', 'B'), 1, 2, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 'nnnnnnnn', null, "
+                  "'pay', 'B', '', '')")
+            done = subprocess.run(["mariadb", "--no-defaults", "--force", "-uroot", "-S", server.socket, "-N", "-B", "shop"], text=True,
+                                  input="start transaction; %s%sinsert into payment select 'A' where @v is not null; commit" % (
+                                      call % "A", call % "B"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            assert server.sql("select count(*) from payment") == "0" and "busy" not in done.stdout.splitlines(), done.stdout
+            # In C the claim itself tells it, also without autocommit, where no state of the session does.
+            tool = os.path.join(where, "busy_claim")
+            flags = subprocess.run(["pkg-config", "--cflags", "--libs", "libmariadb"], check=True, text=True, stdout=subprocess.PIPE).stdout
+            subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Werror", "-Iinclude", "tests/support/tools/busy_claim.c", "-o", tool, "-Lbuild",
+                            "-lidem", "-Wl,-rpath," + os.path.join(ROOT, "build"), *flags.split()], cwd=ROOT, check=True)
+            said = subprocess.run([tool, server.socket, "shop"], text=True, stdout=subprocess.PIPE, check=True).stdout.splitlines()
+            assert said[0] == "started" and said[1].startswith("deadlock: ") and "innodb_rollback_on_timeout" in said[1], said
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize("name", ["mysql", "mariadb"])
 def test_a_key_in_somebodys_open_transaction_does_not_hold_up_the_batch(name, request):
     server, scope = request.getfixturevalue(name), "open-%d" % time.time_ns()
