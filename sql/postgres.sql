@@ -13,6 +13,12 @@
 -- (functions may be called by everybody who may use the schema; whoever calls
 -- idem.sweep, and an idem server, also needs delete on idem.idem_record).
 --
+-- A function or operator of another schema in the caller's search_path can match
+-- better than one of pg_catalog, and would then be called with the caller's rights.
+-- So the functions for services have a search_path of their own. Those that need
+-- the operators of the caller's columns (citext) run with the caller's, and name
+-- pg_catalog wherever it has nothing for exactly these types.
+--
 -- The columns are explained in docs/sql/tables.md; rev is 64 random bits kept as
 -- a signed number. Everything here runs in the caller's own transaction, which
 -- has to be READ COMMITTED (the default).
@@ -60,7 +66,7 @@ drop index if exists idem.idem_record_executing;
 do $$
 begin
     if exists (select 1 from pg_constraint where contype = 'c'
-        and conrelid = 'idem.idem_record'::regclass) then
+        and conrelid = 'idem.idem_record'::regclass::oid) then
         alter table idem.idem_record
             drop constraint if exists idem_record_key_hash_check,
             drop constraint if exists idem_record_nonce_check,
@@ -92,8 +98,8 @@ begin
         raise exception 'idem: version % is installed here, which is newer than this script', installed;
     end if;
     for old in select p.oid from pg_proc p
-        where installed < 1 and p.pronamespace = 'idem'::regnamespace loop
-        execute 'drop routine ' || old;
+        where installed < 1 and p.pronamespace = 'idem'::regnamespace::oid loop
+        execute 'drop routine ' || old::text;
     end loop;
 end
 $$;
@@ -141,7 +147,7 @@ $$;
 
 create or replace function idem.now_us()
 returns bigint language sql volatile parallel safe as $$
-    select (extract(epoch from clock_timestamp()) * 1000000)::bigint
+    select (extract(epoch from clock_timestamp()) operator(pg_catalog.*) 1000000)::bigint
 $$;
 
 create or replace function idem.kind_name(kind int)
@@ -362,7 +368,7 @@ create or replace function idem.begin(scope text, id text,
     wait_ms bigint default 0,
     out verdict text, out fence bigint, out kind text, out result bytea,
     out state text)
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     s bytea := convert_to($1, 'UTF8');
     i bytea := convert_to($2, 'UTF8');
@@ -408,7 +414,7 @@ $$;
 -- transaction holds it.
 create or replace function idem.join(scope text, id text, fence bigint,
     out verdict text, out kind text, out result bytea, out state text)
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     r idem.idem_record;
     k bytea;
@@ -440,7 +446,7 @@ $$;
 create or replace function idem.try_finish(scope text, id text, fence bigint,
     state text, result bytea default '', ttl_ms bigint default null,
     kind text default 'raw')
-returns text language plpgsql volatile as $$
+returns text language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     outcome int := idem.parse_outcome($4);
     how int := idem.parse_kind($7);
@@ -496,7 +502,7 @@ $$;
 create or replace function idem.finish(scope text, id text, fence bigint,
     state text, result bytea default '', ttl_ms bigint default null,
     kind text default 'raw')
-returns text language plpgsql volatile as $$
+returns text language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     verdict text := idem.try_finish($1, $2, $3, $4, $5, $6, $7);
 begin
@@ -513,7 +519,7 @@ $$;
 -- 400 is a success.
 create or replace function idem.finish_http(scope text, id text, fence bigint,
     status int, content_type text, body bytea, ttl_ms bigint default null)
-returns text language plpgsql volatile as $$
+returns text language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
     if $4 is null or $4 not between 200 and 599 then
         raise exception 'idem: a status is 200 to 599, not %', coalesce($4::text, 'null')
@@ -531,7 +537,7 @@ $$;
 
 -- Give a claim back: ok or stale.
 create or replace function idem.release(scope text, id text, fence bigint)
-returns text language plpgsql volatile as $$
+returns text language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     ms bigint := idem.now_us() / 1000;
     k bytea;
@@ -552,7 +558,7 @@ $$;
 
 -- More time for what is executing: ok or stale.
 create or replace function idem.renew(scope text, id text, fence bigint, lease_ms bigint)
-returns text language plpgsql volatile as $$
+returns text language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     ms bigint := idem.now_us() / 1000;
     lease bigint := coalesce($4, 30000);
@@ -577,7 +583,7 @@ create or replace function idem.settle(scope text, id text,
     out verdict text, out state text, outcome text default null,
     result bytea default '', ttl_ms bigint default 86400000,
     inout kind text default 'raw', out answer bytea)
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     s bytea := convert_to($1, 'UTF8');
     i bytea := convert_to($2, 'UTF8');
@@ -661,7 +667,7 @@ create or replace function idem.get(scope text, id text)
 returns table (state text, mode text, fence bigint, attempt bigint, kind text,
     result bytea, created bigint, updated bigint, lease_until bigint,
     expires bigint, replayable boolean)
-language plpgsql stable as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     k bytea := idem.find_key($1, $2);
@@ -681,7 +687,7 @@ $$;
 -- Drop what expired a minute ago, a few at a time; an idem server does it by itself. It believes the
 -- database's clock; a server does not, where that jumps. A fence that is ahead of the clock stays.
 create or replace function idem.sweep(most bigint default 1000)
-returns bigint language plpgsql volatile as $$
+returns bigint language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     gone bigint;
     past bigint := idem.now_us() / 1000 - 60000;
@@ -732,27 +738,27 @@ declare
     is_now text;
 begin
     select format_type(a.atttypid, a.atttypmod) into key_type from pg_attribute a
-        where a.attrelid = $2 and a.attname = $3 and not a.attisdropped;
+        where a.attrelid = $2::oid and a.attname = $3 and not a.attisdropped;
     select format_type(a.atttypid, a.atttypmod) into state_type from pg_attribute a
-        where a.attrelid = $2 and a.attname = $5 and not a.attisdropped;
+        where a.attrelid = $2::oid and a.attname = $5 and not a.attisdropped;
     if key_type is null or state_type is null then
         raise exception 'idem: table % has no column %', $2,
             case when key_type is null then $3 else $5 end
             using errcode = 'undefined_column';
     end if;
-    perform idem.check_keys($2, jsonb_build_object($3, coalesce($4, '')));
+    perform idem.check_keys($2, pg_catalog.jsonb_build_object($3, coalesce($4, '')));
     perform 1 from idem.idem_machine m
         where m.machine = $1 and m.from_state = $6 and m.to_state = $7;
     if not found then
         return 'refused';
     end if;
-    execute format('update %s set %I = $1::%s where %I = $2::%s and %I = $3::%s',
+    execute pg_catalog.format('update %s set %I = $1::%s where %I = $2::%s and %I = $3::%s',
         $2, $5, state_type, $3, key_type, $5, state_type) using $7, $4, $6;
     get diagnostics moved = row_count;
     if moved = 1 then
         return 'first';
     end if;
-    execute format('select %I::text from %s where %I = $1::%s', $5, $2, $3, key_type)
+    execute pg_catalog.format('select %I::text from %s where %I = $1::%s', $5, $2, $3, key_type)
         into is_now using $4;
     return case when is_now = $7 or idem.is_proven($1, $6, $7, is_now) then 'duplicate'
         else 'refused' end;
@@ -778,9 +784,9 @@ begin
         raise exception 'idem: a key of table % is null, and nulls are never the same: give a value', tbl
             using errcode = 'invalid_parameter_value';
     end if;
-    perform 1 from pg_index i where i.indrelid = $1 and i.indisunique and i.indisvalid
+    perform 1 from pg_index i where i.indrelid = $1::oid and i.indisunique and i.indisvalid
         and i.indimmediate and i.indpred is null and i.indexprs is null
-        and not exists (select 1 from pg_attribute a where a.attrelid = $1
+        and not exists (select 1 from pg_attribute a where a.attrelid = $1::oid
             and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
             and not $2 ? a.attname::text);
     if not found then
@@ -795,8 +801,8 @@ $$;
 -- is the column, %2$s its value, taken from parameter number `place`.
 create or replace function idem.pieces(tbl regclass, columns jsonb, place int, pattern text, glue text)
 returns text language sql stable as $$
-    select string_agg(format($4, k, format('(select r.%I from jsonb_populate_record(null::%s, $%s) r)',
-        k, $1, $3)), $5) from jsonb_object_keys($2) k
+    select string_agg(pg_catalog.format($4, k, pg_catalog.format(
+        '(select r.%I from pg_catalog.jsonb_populate_record(null::%s, $%s) r)', k, $1, $3)), $5) from jsonb_object_keys($2) k
 $$;
 
 create or replace function idem.has_row(tbl regclass, keys jsonb)
@@ -804,7 +810,7 @@ returns boolean language plpgsql volatile as $$
 declare
     there boolean;
 begin
-    execute format('select exists (select 1 from %s t where %s)', $1,
+    execute pg_catalog.format('select exists (select 1 from %s t where %s)', $1,
         idem.pieces($1, $2, 1, 't.%1$I = %2$s', ' and ')) into there using $2;
     return there;
 end
@@ -819,7 +825,7 @@ declare
     n bigint;
 begin
     perform idem.check_keys(tbl, keys);
-    execute format('insert into %s (%s) select %s on conflict do nothing', tbl,
+    execute pg_catalog.format('insert into %s (%s) select %s on conflict do nothing', tbl,
         idem.pieces(tbl, whole, 1, '%1$I', ', '), idem.pieces(tbl, whole, 1, '%2$s', ', ')) using whole;
     get diagnostics n = row_count;
     return case when n = 1 then 'first' when idem.has_row(tbl, keys) then 'duplicate'
@@ -849,7 +855,7 @@ begin
     if verdict <> 'duplicate' or coalesce(vals, '{}') = '{}' then
         return verdict;
     end if;
-    execute format('update %s t set %s where %s', tbl, idem.pieces(tbl, vals, 2, '%1$I = %2$s', ', '),
+    execute pg_catalog.format('update %s t set %s where %s', tbl, idem.pieces(tbl, vals, 2, '%1$I = %2$s', ', '),
         idem.pieces(tbl, keys, 1, 't.%1$I = %2$s', ' and ')) using keys, vals;
     get diagnostics n = row_count;
     return case when n = 1 then 'duplicate' else 'conflict' end;
@@ -865,16 +871,18 @@ create or replace function idem.update_versioned(tbl regclass, keys jsonb, versi
 returns text language plpgsql volatile as $$
 declare
     found_row text;
-    sets text := concat_ws(', ', idem.pieces(tbl, vals, 3, '%1$I = %2$s', ', '),
-        (select string_agg(format('%1$I = t.%1$I + ($4->>%1$L)::numeric', k), ', ')
-            from jsonb_object_keys(adds) k), format('%1$I = t.%1$I + 1', version_column));
+    sets text := pg_catalog.concat_ws(', ', idem.pieces(tbl, vals, 3, '%1$I = %2$s', ', '),
+        (select string_agg(pg_catalog.format(
+            '%1$I = t.%1$I operator(pg_catalog.+) ($4 operator(pg_catalog.->>) %1$L)::numeric', k), ', ')
+            from jsonb_object_keys(adds) k),
+        pg_catalog.format('%1$I = t.%1$I operator(pg_catalog.+) 1', version_column));
     same boolean;
     n bigint;
 begin
     perform idem.check_keys(tbl, keys);
     found_row := idem.pieces(tbl, keys, 1, 't.%1$I = %2$s', ' and ');
-    execute format('update %s t set %s where %s and t.%I = $2', tbl, sets, found_row, version_column)
-        using keys, version, vals, adds;
+    execute pg_catalog.format('update %s t set %s where %s and t.%I operator(pg_catalog.=) $2', tbl, sets, found_row,
+        version_column) using keys, version, vals, adds;
     get diagnostics n = row_count;
     if n = 1 then
         return 'first';
@@ -886,9 +894,10 @@ begin
         return 'conflict';
     end if;
     begin
-        execute format('select exists (select 1 from %s t where %s and t.%I = $2 + 1 and %s)', tbl,
-            found_row, version_column,
-            coalesce(idem.pieces(tbl, vals, 3, 't.%1$I is not distinct from %2$s', ' and '), 'true'))
+        execute pg_catalog.format(
+            'select exists (select 1 from %s t where %s and t.%I operator(pg_catalog.=) $2 + 1 and %s)', tbl,
+            found_row, version_column, coalesce(
+                idem.pieces(tbl, vals, 3, 't.%1$I is not distinct from %2$s', ' and '), 'true'))
             into same using keys, version, vals;
     exception when undefined_function then
         same := false; -- a type that cannot be compared, as json
@@ -905,11 +914,12 @@ declare
     n bigint;
 begin
     perform idem.check_keys(tbl, keys);
-    if amount is null or amount < 0 then
+    if amount is null or amount operator(pg_catalog.<) 0 then
         raise exception 'idem: an amount of % would not deduct: give 0 or more', coalesce(amount::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
-    execute format('update %s t set %2$I = t.%2$I - $2 where %3$s and t.%2$I >= $2', tbl, amount_column,
+    execute pg_catalog.format('update %s t set %2$I = t.%2$I operator(pg_catalog.-) $2
+        where %3$s and t.%2$I operator(pg_catalog.>=) $2', tbl, amount_column,
         idem.pieces(tbl, keys, 1, 't.%1$I = %2$s', ' and ')) using keys, amount;
     get diagnostics n = row_count;
     return case when n = 1 then 'first' else 'refused' end;
@@ -926,7 +936,7 @@ declare
 begin
     perform idem.check_keys(tbl, keys);
     loop
-        execute format('select true from %s t where %s for update skip locked', tbl,
+        execute pg_catalog.format('select true from %s t where %s for update skip locked', tbl,
             idem.pieces(tbl, keys, 1, 't.%1$I = %2$s', ' and ')) into held using keys;
         if held then
             return 'first';
@@ -937,7 +947,7 @@ begin
         if idem.now_us() >= until_us then
             return 'conflict';
         end if;
-        perform pg_sleep(0.005);
+        perform pg_catalog.pg_sleep(0.005);
     end loop;
 end
 $$;
@@ -945,7 +955,7 @@ $$;
 -- Write a word of a barrier once: what is written now, and whether it was this call.
 create or replace function idem.write_once(transaction text, name text, word text,
     out first boolean, out written text)
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     until_us bigint := idem.now_us() + 1000000;
     s record;
@@ -967,7 +977,7 @@ $$;
 -- transaction? first: yes; duplicate: it did before; empty: a cancel whose try never
 -- came, answer success and do nothing; refused.
 create or replace function idem.barrier(transaction text, branch text, phase text)
-returns text language plpgsql volatile as $$
+returns text language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     w record;
 begin

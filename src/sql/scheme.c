@@ -345,10 +345,11 @@ idem_sql_update_versioned(struct idem_sql *db,
         if (bound[i].type == IDEM_SQL_ADD)
             bound[i].type = IDEM_SQL_INT;
     }
+    bound[n++] = idem_sql_int(1); /* a value has the column's own type */
     n += put_keys(bound + n, place);
     bound[n++] = idem_sql_int(version);
     if (!begin_update(db, place, values, count) ||
-        !idem__sql_add(db, count == 0 ? " set %i = %i + 1" : ", %i = %i + 1",
+        !idem__sql_add(db, count == 0 ? " set %i = %i + ?" : ", %i = %i + ?",
                        version_column, version_column) ||
         !add_where(db, place) ||
         !idem__sql_add(db, " and %i = ?", version_column) ||

@@ -4,6 +4,10 @@
  * A claim is inserted under an advisory lock on its key, which postgres://
  * stores and idem.begin() also take. So no transaction has to wait for an
  * uncommitted row that it cannot see.
+ *
+ * The statements run with the caller's search path. Where PostgreSQL has no
+ * function or operator for exactly these types, one in another schema would be
+ * preferred, so such a call names the schema pg_catalog.
  */
 #include "driver.h"
 
@@ -367,7 +371,8 @@ is_unique(struct idem_sql *db, const struct idem_sql_place *place, bool *unique)
             "select i.indexrelid::text, a.attname::text from pg_index i "
             "join pg_attribute a on a.attrelid = i.indrelid "
             "and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1]) "
-            "where i.indrelid = to_regclass(?) and i.indisunique "
+            "where i.indrelid = pg_catalog.to_regclass(?)::oid and "
+            "i.indisunique "
             "and i.indisvalid and i.indimmediate and i.indpred is null and "
             "i.indexprs is null order by 1",
             &table, 1))
@@ -387,13 +392,15 @@ static bool
 read_clock(struct idem_sql *db)
 {
     return idem__sql_run(
-        db, "select (extract(epoch from clock_timestamp()) * 1000000)::int8",
+        db,
+        "select (extract(epoch from clock_timestamp()) operator(pg_catalog.*) "
+        "1000000)::int8",
         NULL, 0);
 }
 
 #define ISOLATION "current_setting('transaction_isolation')"
 #define ISOLATED ISOLATION " = 'read committed'"
-#define TRY_LOCK "pg_try_advisory_xact_lock(?)"
+#define TRY_LOCK "pg_catalog.pg_try_advisory_xact_lock(?)"
 
 /* A claim is inserted under READ COMMITTED only. */
 static enum idem_status
@@ -422,8 +429,8 @@ select_record(struct idem_sql *db, const char *suffix)
     return idem__sql_select(
         db,
         ", case when current_setting('synchronous_standby_names') <> '' "
-        "and not pg_is_in_recovery() then pg_logical_emit_message(true, "
-        "'idem', '')::text end",
+        "and not pg_is_in_recovery() then pg_catalog.pg_logical_emit_message("
+        "true, 'idem', '')::text end",
         suffix);
 }
 

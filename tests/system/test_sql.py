@@ -560,6 +560,104 @@ def test_the_grants_that_are_shown_are_enough_and_no_more(database):
         assert "denied" in run("call idem_sweep(1, @n)")
 
 
+# Whatever PostgreSQL has nothing for with exactly these types: an operator or function in another schema matches better.
+TRAPS = """
+create function public.trapped() returns void language plpgsql as $$ begin raise exception 'trapped'; end $$;
+set search_path = pg_catalog;
+do $do$
+declare
+    types regtype[] := '{int2,int4,int8,numeric,float8,text,name,bytea,jsonb,oid,regclass,regnamespace,regprocedure,\"char\"}';
+    a regtype; b regtype; op text; f text; n int; list text;
+begin
+    foreach a in array types loop
+        foreach b in array types loop
+            execute format('create function public.is_trap(%s, %s) returns bool language sql as $$ select public.trapped(); select true $$;'
+                'create function public.trap(%s, %s) returns %s language sql as $$ select public.trapped(); select $1 $$', a, b, a, b, a);
+            foreach op in array '{=,<>,<,>,<=,>=,+,-,*,/,&,|,||,->>,?}'::text[] loop
+                if not exists (select from pg_operator o where o.oprname = op and o.oprleft = a and o.oprright = b) then
+                    execute format('create operator public.%s (leftarg = %s, rightarg = %s, function = public.%s)', op, a, b,
+                        case when op in ('=', '<>', '<', '>', '<=', '>=', '?') then 'is_trap' else 'trap' end);
+                end if;
+            end loop;
+        end loop;
+    end loop;
+    for f, list in select distinct p.proname, t from pg_proc p, unnest('{text,\"text,text\",\"text,text,text\",\"text,text,text,text\",int4,numeric,'
+            '\"name,text\",\"int4,text\",\"text,int4\",\"text,name\",\"text,text,regclass\",\"text,regclass,text\"}'::text[]) t
+        where p.pronamespace = 'pg_catalog'::regnamespace and p.prokind = 'f' and p.proname in ('convert_to', 'convert_from', 'pg_sleep', 'format',
+            'concat_ws', 'jsonb_build_object', 'pg_try_advisory_xact_lock', 'pg_notify', 'encode', 'decode', 'lpad', 'to_hex', 'sha256', 'octet_length',
+            'lower', 'current_setting', 'pg_logical_emit_message', 'format_type', 'to_regclass', 'to_regnamespace', 'jsonb_typeof', 'int2send') loop
+        if not exists (select from pg_proc p where p.pronamespace = 'pg_catalog'::regnamespace and p.proname = f
+            and p.proargtypes::oid[] = (select array_agg(u::regtype::oid order by i) from unnest(string_to_array(list, ',')) with ordinality x(u, i))) then
+            execute format('create function public.%s(%s) returns text language sql as $$ select public.trapped(); select null::text $$', f, list);
+        end if;
+    end loop;
+end $do$;
+reset search_path;
+create table goods (id int primary key, name text, stock int not null default 0, version bigint not null default 1, state text);
+create function public.jsonb_populate_record(goods, jsonb) returns goods language sql as $$ select public.trapped(); select $1 $$"""
+
+
+def test_what_others_made_in_the_search_path_is_not_called(postgres):
+    """Everybody may create in public on PostgreSQL 14, and on databases that come from there."""
+    name = "trapped_%d" % time.time_ns()
+    postgres.sql("create database %s" % name)
+    url = postgres.url.replace("/postgres", "/" + name)
+    psql = lambda text: subprocess.run([postgres.bin + "psql", "-qAt", url], input=text, text=True, capture_output=True)  # noqa: E731
+    assert psql(TRAPS).stderr == ""
+    assert "trapped" in psql("select 1::int2 & 4").stderr
+    with open(os.path.join(ROOT, "sql/postgres.sql")) as script:
+        install = script.read()
+    for _ in range(2):  # the second one also drops the functions of an older version
+        done = psql(install + "update idem.idem_version set version = 0;")
+        assert "ERROR" not in done.stderr, done.stderr
+    assert "ERROR" not in psql(install).stderr
+    fence = "(select fence from idem.idem_record where id = '%s'::bytea)"
+    hold = "select pg_advisory_xact_lock(idem.lock_number(idem.key(1, 's'::bytea, 'held'::bytea))); select from goods where id = 1 for update; "
+    calls = [
+        ("select verdict from idem.begin('s', 'a', fingerprint => '\\x%s')" % ("07" * 32), "started"),
+        ("select verdict from idem.begin('s', 'a', wait_ms => 10)", "busy"),
+        ("select idem.renew('s', 'a', %s, 60000)" % fence % "a", "ok"),
+        ("select verdict from idem.join('s', 'a', %s)" % fence % "a", "started"),
+        ("select idem.finish('s', 'a', %s, 'succeeded', 'done')" % fence % "a", "ok"),
+        ("select idem.try_finish('s', 'a', %s, 'failed', 'no')" % fence % "a", "finished"),
+        ("select verdict from idem.begin('s', 'a')", "replay"),
+        ("select verdict from idem.join('s', 'a', %s)" % fence % "a", "replay"),
+        ("select verdict from idem.settle('s', 'a')", "replay"),
+        ("select verdict from idem.begin('s', 'b')", "started"),
+        ("select idem.finish_http('s', 'b', %s, 201, 'text/plain', 'x')" % fence % "b", "ok"),
+        ("select verdict from idem.begin('s', 'c', mode => 'loose')", "started"),
+        ("select idem.release('s', 'c', %s)" % fence % "c", "ok"),
+        ("select verdict from idem.begin('s', 'c')", "started"),
+        ("select verdict from idem.settle('s', 'd')", "settled"),
+        ("select state, kind, replayable from idem.get('s', 'b')", "succeeded|http|t"),
+        ("select idem.sweep()", "0"),
+        ("select idem.barrier('t', 'u', 'try'), idem.barrier('t', 'u', 'confirm')", "first|first"),
+        ("select idem.insert_once('goods', '{\"id\": 1}', '{\"name\": \"tea\", \"stock\": 5, \"state\": \"new\"}')", "first"),
+        ("select idem.insert_once('goods', '{\"id\": 1}')", "duplicate"),
+        ("select idem.select_insert('goods', '{\"id\": 2}')", "first"),
+        ("select idem.upsert('goods', '{\"id\": 2}', '{\"name\": \"jam\"}')", "duplicate"),
+        ("select idem.update_versioned('goods', '{\"id\": 1}', 'version', 1, '{\"name\": \"mint\"}', '{\"stock\": 2}')", "first"),
+        ("select idem.update_versioned('goods', '{\"id\": 1}', 'version', 1, '{\"name\": \"mint\"}')", "duplicate"),
+        ("select idem.deduct('goods', '{\"id\": 1}', 'stock', 7), stock from goods where id = 1", "first|7"),
+        ("select idem.lock_row('goods', '{\"id\": 1}')", "first"),
+        ("select idem.declare_move('m', 'new', 'paid')", ""),
+        ("select idem.transition('m', 'goods', 'id', '1', 'state', 'new', 'paid')", "first"),
+        ("select idem.transition('m', 'goods', 'id', '1', 'state', 'new', 'paid')", "duplicate"),
+    ]
+    for call, told in calls:
+        done = psql(call)
+        assert (done.stdout.strip(), done.stderr) == (told, ""), call
+    with subprocess.Popen([postgres.bin + "psql", "-qAt", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        other.stdin.write("begin; %s select 'held';\n" % hold)
+        other.stdin.flush()
+        while other.stdout.readline() != "held\n":
+            pass
+        assert psql("select verdict from idem.begin('s', 'held', wait_ms => 20)").stdout == "busy\n"
+        done = psql("select idem.lock_row('goods', '{\"id\": 1}', 20)")
+        assert (done.stdout, done.stderr) == ("conflict\n", "")
+    program("sql_test", IDEM_TEST_SQL=url)
+
+
 def test_who_was_given_the_schema_can_install(postgres):
     name = "given_%d" % time.time_ns()
     postgres.sql("create role %s login" % name)
