@@ -340,6 +340,38 @@ def test_etcd_over_tls_trusts_only_its_authority():
             server.stop()
 
 
+@pytest.mark.parametrize("names", [
+    ["+settings/%d" % i for i in range(150)],  # before every key of a record
+    ["8/%064x" % i for i in range(150)] + ["81/%d" % i for i in range(150)],  # two idems with the prefixes idem/8 and idem/81
+    ["8\x7f", "8f", "9z%s" % ("x" * 500)] + ["ff/%d" % i for i in range(150)] + ["zz-%d" % i for i in range(150)],  # up to the last
+    ["%064x/%d" % (0x10 << 248, i) for i in range(150)] + ["%s-%d" % ("f" * 64, i) for i in range(150)]])  # the name of a record goes on
+def test_a_scan_of_etcd_goes_past_the_keys_of_other_programs(names):
+    """More of them in a row than a page has: the scan then began at the same key again, without end."""
+    server = Etcd()
+    put = lambda name: server.post("/v3/kv/put", {"key": base64.b64encode(b"idem/" + name.encode()).decode(), "value": "eA=="})  # noqa: E731
+    try:
+        with folder() as where, Server(where, store=patient(server.url)) as idem, idem.client() as client:
+            for i in range(40):
+                assert client("BEGIN", "s", str(i))[0] == "started"
+            for name in names:
+                put(name)
+            found = {}
+            for count in (7, 1000):
+                cursor, calls, found[count] = "0", 0, []
+                while calls == 0 or cursor != "0":
+                    answer = client("SCAN", cursor, "COUNT", count)
+                    cursor, calls = answer[1], calls + 1
+                    found[count] += [r[r.index("id") + 1] for r in answer[2:]]
+                    assert calls < 200
+                assert sorted(found[count]) == sorted(map(str, range(40))), (count, calls)
+            done = subprocess.run([IDEM, "store", "copy", server.url, "journal:" + where + "/copy"], text=True, capture_output=True, timeout=30)
+            assert done.returncode == 0 and "40 records" in done.stdout + done.stderr, done
+            for cursor in (".", ".g", ".A", ".0x", "." + 65 * "0", "8", "x"):
+                assert client("SCAN", cursor).word == "ERR", cursor
+    finally:
+        server.stop()
+
+
 # ---- how long etcd keeps a record ------------------------------------------
 
 def test_etcd_keeps_what_executes_and_leases_the_rest(etcd):

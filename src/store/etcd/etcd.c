@@ -594,18 +594,47 @@ load_batch(struct idem_store *store, struct idem_load *loads, size_t count,
 
 /* ---- scan ------------------------------------------------------------ */
 
+/*
+ * A cursor is the key of the record that was shown last, or FROM and the
+ * beginning of a key: a page that ends with somebody else's key (of another
+ * program, or of an idem with a longer prefix) goes on at the first key of a
+ * record that can come after it. So a call reads one page, whatever it holds.
+ */
+#define FROM '.'
+
 static bool
-build_scan(struct etcd_store *self, const char *after, size_t limit)
+is_hex(const char *text, size_t len)
+{
+    return strspn(text, "0123456789abcdef") == len && text[len] == 0;
+}
+
+static bool
+is_cursor(const char *text)
+{
+    uint8_t key[IDEM_KEY_LEN];
+    size_t len = strlen(text);
+
+    if (text[0] == FROM)
+        return len > 1 && len <= 1 + IDEM__HEX_LEN && is_hex(text + 1, len - 1);
+    return strcmp(text, "0") == 0 || idem__key_from_hex(text, len, key);
+}
+
+static bool
+build_scan(struct etcd_store *self, const char *cursor, size_t limit)
 {
     char name[sizeof(self->prefix) + IDEM__HEX_LEN + 1];
     size_t len = self->prefix_len;
     struct idem_buf *out = &self->request;
+    bool from = cursor[0] == FROM;
 
     memcpy(name, self->prefix, len);
-    if (after) {
-        memcpy(name + len, after, IDEM__HEX_LEN);
-        len += IDEM__HEX_LEN;
-        name[len++] = 0; /* the next possible key */
+    if (strcmp(cursor, "0") != 0) {
+        size_t more = strlen(cursor + from);
+
+        memcpy(name + len, cursor + from, more);
+        len += more;
+        if (!from)
+            name[len++] = 0; /* the next possible key */
     }
     idem_buf_reset(out);
     idem_buf_add_text(out, "{\"key\":\"");
@@ -616,6 +645,72 @@ build_scan(struct etcd_store *self, const char *after, size_t limit)
     idem__etcd_add_base64(out, name, len);
     idem_buf_printf(out, "\",\"limit\":\"%zu\"}", limit);
     return !out->lacks;
+}
+
+/* The cursor of the first key, of IDEM__HEX_LEN digits, that comes after a name
+ * (without the prefix) that is none. */
+static void
+pass(struct idem_cursor *cursor, const uint8_t *name, size_t len)
+{
+    static const char digits[] = "0123456789abcdef";
+    char *text = cursor->text;
+    size_t n = 0;
+    const char *next;
+
+    *text++ = FROM;
+    while (n < len && n < IDEM__HEX_LEN && name[n] && strchr(digits, name[n])) {
+        text[n] = (char)name[n];
+        n++;
+    }
+    if (n < IDEM__HEX_LEN) {
+        /* The digit after the byte that is no digit, or any at the end. */
+        for (next = digits; n < len && *next && (uint8_t)*next < name[n];)
+            next++;
+        text[n] = *next;
+        text[n + 1] = 0;
+        if (*next)
+            return;
+    }
+    while (n > 0 && text[n - 1] == 'f')
+        n--;
+    text[n] = 0;
+    if (n == 0)
+        memcpy(cursor->text, "0", 2); /* no key can come after it */
+    else
+        text[n - 1] = strchr(digits, text[n - 1])[1];
+}
+
+/* Move the cursor behind the last name of a page, and never back. */
+static enum idem_status
+pass_page(struct etcd_store *self, const json_t *kvs, struct idem_arena *arena,
+          struct idem_cursor *cursor, struct idem_error *err)
+{
+    size_t count = json_array_size(kvs), len, got = 0;
+    const json_t *text =
+        json_object_get(json_array_get(kvs, count - (count > 0)), "key");
+    bool start = strcmp(cursor->text, "0") == 0;
+    struct idem_cursor old = *cursor;
+    uint8_t key[IDEM_KEY_LEN], *name;
+
+    len = json_string_length(text);
+    name = idem_arena_take(arena, len + 1);
+    if (!name)
+        return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
+    if (len == 0 ||
+        sodium_base642bin(name, len, json_string_value(text), len, NULL, &got,
+                          NULL, sodium_base64_VARIANT_ORIGINAL) != 0 ||
+        got < self->prefix_len ||
+        memcmp(name, self->prefix, self->prefix_len) != 0)
+        return no_sense(err, IDEM_ERR_UNAVAILABLE);
+    name += self->prefix_len;
+    got -= self->prefix_len;
+    if (idem__key_from_hex((const char *)name, got, key))
+        return IDEM_OK; /* it was shown */
+    pass(cursor, name, got);
+    if (!start && strcmp(cursor->text, "0") != 0 &&
+        strcmp(cursor->text + 1, old.text + (old.text[0] == FROM)) <= 0)
+        return no_sense(err, IDEM_ERR_UNAVAILABLE);
+    return IDEM_OK;
 }
 
 static enum idem_status
@@ -647,20 +742,17 @@ scan_records(struct idem_store *store, const struct idem_query *query,
              struct idem_error *err)
 {
     struct etcd_store *self = (struct etcd_store *)store;
-    bool start = strcmp(query->cursor->text, "0") == 0;
     struct idem_arena arena = {NULL, 0};
     enum idem_status status = IDEM_OK;
     enum etcd_result result = ETCD_SPLIT;
     struct idem_error why;
-    uint8_t key[IDEM_KEY_LEN];
     size_t limit = query->count < SWAPS_MAX ? query->count : SWAPS_MAX;
     json_t *reply = NULL, *kvs;
 
-    if (!start && !idem__key_from_hex(query->cursor->text,
-                                      strlen(query->cursor->text), key))
+    if (!is_cursor(query->cursor->text))
         return idem__query_bad_cursor(query, err);
     for (limit += limit == 0; limit > 0 && result == ETCD_SPLIT; limit /= 2) {
-        if (!build_scan(self, start ? NULL : query->cursor->text, limit))
+        if (!build_scan(self, query->cursor->text, limit))
             return idem__fail(err, IDEM_ERR_MEMORY, "etcd: out of memory");
         result = idem__etcd_post(
             &self->client, "/v3/kv/range",
@@ -679,7 +771,9 @@ scan_records(struct idem_store *store, const struct idem_query *query,
             !idem__query_give(query, &record))
             goto out;
     }
-    if (status == IDEM_OK && !json_is_true(json_object_get(reply, "more")))
+    if (status == IDEM_OK && json_is_true(json_object_get(reply, "more")))
+        status = pass_page(self, kvs, &arena, query->cursor, err);
+    else if (status == IDEM_OK)
         snprintf(query->cursor->text, sizeof(query->cursor->text), "0");
 out:
     json_decref(reply);
