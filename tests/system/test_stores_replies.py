@@ -120,6 +120,7 @@ def zookeeper():
 
 @pytest.mark.parametrize("kind,words,text", [(Z.SYNC, ("get", "a", "b"), "zookeeper: %s"), (Z.GET, ("get", "a", "b"), "zookeeper: %s"),
                                              (Z.SET, ("get", "a", "b"), "zookeeper: clock: %s"), (Z.LIST, ("find", "b"), "zookeeper: %s"),
+                                             (Z.SYNC, ("find", "b"), "zookeeper: %s"),
                                              (Z.CREATE, ("get", "a", "b"), "zookeeper: cannot make /idem: %s")])
 def test_an_error_of_zookeeper_is_told_by_its_name_and_the_call_is_unavailable(zookeeper, kind, words, text):
     for error, name in ((MARSHALLING, "marshalling error"), (NO_AUTH, "not authenticated"), (MOVED, "session moved to another server, so operation is ignored")):

@@ -158,6 +158,26 @@ show_page(struct zk_store *self, const struct zk_page *page, size_t count,
     return status;
 }
 
+/* A follower may be behind. What it lists after this has every record that was
+ * acknowledged before. A connection to another server does not go back behind
+ * it. */
+static enum idem_status
+catch_up(struct zk_store *self, struct idem_error *err)
+{
+    struct zk_round *round = idem__zk_round_new(1);
+    int rc;
+
+    if (!round)
+        return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
+    idem__zk_sync(self, &round->calls[0]);
+    idem__zk_round_wait(self, round);
+    rc = round->calls[0].rc;
+    idem__zk_round_leave(round);
+    return rc == ZOK ? IDEM_OK
+                     : idem__fail(err, IDEM_ERR_UNAVAILABLE, "zookeeper: %s",
+                                  zerror(rc));
+}
+
 enum idem_status
 idem__zk_scan(struct idem_store *store, const struct idem_query *query,
               struct idem_error *err)
@@ -171,6 +191,8 @@ idem__zk_scan(struct idem_store *store, const struct idem_query *query,
 
     if (!read_cursor(query->cursor->text, &shard, &after))
         return idem__query_bad_cursor(query, err);
+    if (status == IDEM_OK)
+        status = catch_up(self, err);
     for (int looked = 0; status == IDEM_OK && looked < SCAN_SHARDS && left > 0;
          looked++) {
         struct zk_page page;
