@@ -33,6 +33,7 @@
 struct idem__claim {
     uint64_t hash, fence; /* fence 0: the place is empty */
     int64_t until_us;     /* boot clock; 0: this engine has ended the claim */
+    uint64_t mark;        /* the fence of the mark before it (epoch.c) */
     int64_t expires_ms;   /* 0: never */
     bool once;            /* the request must not run a second time */
 };
@@ -115,6 +116,7 @@ idem__claim_wrote(struct idem_engine *engine, const uint8_t *key,
         return;
     claim = place_for(engine, key);
     claim->fence = record->fence;
+    claim->mark = engine->epoch.mark.fence;
     claim->once = idem__happens_once(record);
     /* An executing record does not expire. */
     claim->expires_ms =
@@ -155,15 +157,15 @@ shows_loss(struct idem_engine *engine, const uint8_t *key,
 
 uint64_t
 idem__claim_lost(struct idem_engine *engine, const uint8_t *key,
-                 const struct idem_record *stored)
+                 const struct idem_record *stored, uint64_t *mark)
 {
     const struct idem__claim *claim = missing(engine, key, stored);
 
-    return claim && claim->once &&
-                   (claim->expires_ms == 0 ||
-                    claim->expires_ms > engine->now.early_ms)
-               ? claim->fence
-               : 0;
+    if (!claim || !claim->once ||
+        (claim->expires_ms != 0 && claim->expires_ms <= engine->now.early_ms))
+        return 0;
+    *mark = claim->mark;
+    return claim->fence;
 }
 
 void

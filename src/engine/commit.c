@@ -446,10 +446,33 @@ check_epoch(struct idem_engine *engine)
     }
 }
 
+/* A group of this batch has shown that the store went back. What the groups
+ * before it decided was decided without that. */
+static bool
+decide_again(struct idem_engine *engine)
+{
+    struct idem__batch *batch = &engine->batch;
+    bool again = false;
+
+    for (size_t i = 0; i < batch->group_count; i++) {
+        struct idem__group *group = &batch->groups[i];
+
+        if (group->stage != IDEM__STAGE_SWAP)
+            continue;
+        if (group->losses > 0)
+            idem__group_lost(group);
+        group->losses = 0;
+        group->stage = IDEM__STAGE_STEP;
+        again = true;
+    }
+    return again;
+}
+
 void
 idem__groups_commit(struct idem_engine *engine)
 {
     struct idem_error err;
+    bool was_back;
 
     if (circuit_broken(engine)) {
         fail_batch(engine, IDEM_ERR_UNAVAILABLE, &engine->breaker_error);
@@ -465,9 +488,13 @@ idem__groups_commit(struct idem_engine *engine)
         return;
     }
     for (;;) {
+        was_back = atomic_load(&engine->rolled_back);
         load_groups(engine);
         while (step_groups(engine))
             load_groups(engine);
+        if (!was_back && atomic_load(&engine->rolled_back) &&
+            decide_again(engine))
+            continue;
         if (!swap_groups(engine))
             return;
         idem__time_update(engine);

@@ -80,6 +80,8 @@ open_file(struct idem__epoch *epoch, const char *path, struct idem_error *err)
                           "if the store is as it should be",
                           path);
     memcpy(epoch->id, id, sizeof(id));
+    if (mark.fence != 0 && mark.rev == 0)
+        mark.rev = idem__new_rev(); /* older versions wrote 0 after a loss */
     epoch->mark = mark;
     return IDEM_OK;
 }
@@ -116,6 +118,9 @@ went_back(struct idem_engine *engine, uint64_t fence, uint64_t rev,
     epoch->found_rev = rev;
     epoch->found_fence = fence;
     epoch->newest.fence = 0;
+    epoch->mark.written_ms = INT64_MAX; /* a noticed loss does not get old */
+    write_file(engine);
+    atomic_store(&epoch->accepted, false); /* that was about another loss */
     atomic_store(&engine->rolled_back, true);
     atomic_fetch_add(&engine->rollbacks, 1);
     idem__log(&engine->store_options, IDEM_LOG_ALARM,
@@ -295,7 +300,7 @@ accept(struct idem_engine *engine)
     epoch->mark.rev = epoch->found_rev;
     if (epoch->lost_to == 0 || epoch->found_fence < epoch->lost_from)
         epoch->lost_from = epoch->found_fence;
-    epoch->lost_to = engine->now.late_us;
+    epoch->lost_to = epoch->mark.fence;
     atomic_store(&engine->rolled_back, false);
     idem__log(&engine->store_options, IDEM_LOG_WARNING,
               "the loss is accepted: a request that this server started in the "
@@ -325,8 +330,11 @@ idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,
         return;
     ended = record->state != IDEM_STATE_EXECUTING;
     if (ended && record->expires != 0 &&
-        record->expires < engine->now.late_ms + NEWEST_TTL_MS)
+        record->expires < engine->now.late_ms + NEWEST_TTL_MS) {
+        if (memcmp(newest->key, key, IDEM_KEY_LEN) == 0)
+            newest->expires = record->expires;
         return;
+    }
     if (newest->fence == 0)
         newest->mark = engine->epoch.mark.fence;
     memcpy(newest->key, key, IDEM_KEY_LEN);

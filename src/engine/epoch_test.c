@@ -968,10 +968,12 @@ only_a_claim_of_the_lost_time_comes_into_doubt(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct reply start = lose_a_claim(&world);
+        uint64_t mark;
 
-        world.engine->epoch.lost_from = start.fence + (uint64_t)cases[i].from;
-        world.engine->epoch.lost_to = start.fence + (uint64_t)cases[i].to;
+        (void)lose_a_claim(&world);
+        mark = world.engine->epoch.lost_to; /* the one before the claim */
+        world.engine->epoch.lost_from = mark + (uint64_t)cases[i].from;
+        world.engine->epoch.lost_to = mark + (uint64_t)cases[i].to;
         assert_verdict(ask_now(&world, op_begin("a")), cases[i].verdict);
         close_world(&world);
     }
@@ -1242,10 +1244,232 @@ only_a_key_that_was_claimed_is_read_before_a_begin(void **state)
     close_world(&world);
 }
 
+/* ---- deep2 --------------------------------------------------------------- */
+
+/* A: another key of the same batch shows the loss; some keys were decided
+ * before it. */
+static void
+a_loss_that_a_batch_notices_holds_for_the_whole_batch(void **state)
+{
+    static const char *const ids[] = {"k", "l", "m", "n", "o", "p", "q", "r"};
+    struct idem_op begin = op_begin("a");
+    struct reply again, others[8];
+    struct idem_store *old;
+    struct world world;
+    int started = 0;
+
+    (void)state;
+    open_world(&world);
+    old = backup(&world);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    world.store->inner = old;
+    for (int i = 0; i < 8; i++) {
+        struct idem_op op = op_begin(ids[i]);
+
+        put(world.engine, &op, &others[i]);
+    }
+    put(world.engine, &begin, &again);
+    turn(world.engine);
+    assert_refused(again);
+    assert_int_equal(world.alarms, 1);
+    for (int i = 0; i < 8; i++)
+        started += others[i].status == IDEM_OK;
+    print_message("started after the alarm: %d of 8\n", started);
+    for (int i = 0; i < 8; i++)
+        assert_refused(others[i]);
+    close_world(&world);
+}
+
+/* B: the mark that would tell cannot be written at that moment. */
+static void
+a_claim_that_is_missing_does_not_start_while_the_mark_fails(void **state)
+{
+    static const enum fault faults[] = {FAULT_UNAVAILABLE, FAULT_LOST_NOT};
+    struct idem_store *old;
+    struct reply reply;
+    struct world world;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        open_world(&world);
+        old = backup(&world);
+        assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                       IDEM_V_STARTED);
+        idem__recents_close(&world.engine->recents);
+        world.store->inner = old;
+        faulty_plan(world.store, faults[i], faults[i] == FAULT_UNAVAILABLE, 1);
+        reply = ask_now(&world, op_begin("a"));
+        print_message("status %d verdict %d\n", reply.status, reply.verdict);
+        assert_status(reply, IDEM_ERR_UNAVAILABLE);
+        close_world(&world);
+    }
+}
+
+/* C: a run with a clock that was ahead left a mark with a high fence. */
+static void
+a_mark_from_a_clock_that_was_ahead_does_not_hide_lost_claims(void **state)
+{
+    struct idem_store *old;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    atomic_store(&world.store->clock_us, 1800 * INT64_C(1000000));
+    (void)ask_later(&world, 2 * SECOND_MS, op_get("x"));
+    idem_close(world.engine);
+    assert_int_equal(open_engine(&world, false, NULL), IDEM_OK);
+    old = backup(&world);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    world.store->inner = old;
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("b")));
+    assert_true(idem__accept_rollback(world.engine));
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_DOUBT);
+    close_world(&world);
+}
+
+/* D: the record had a fence that is ahead of this engine's clock. */
+static void
+a_lost_claim_whose_fence_is_ahead_comes_into_doubt(void **state)
+{
+    struct idem_op issue = as(op_begin("t"), IDEM_ISSUE, IDEM_TYPE_TOKEN);
+    struct idem_op redeem = as(op_begin("t"), IDEM_REDEEM, IDEM_TYPE_TOKEN);
+    struct idem_store *old;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    atomic_store(&world.store->clock_us, 30 * INT64_C(1000000));
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, issue), IDEM_V_ISSUED);
+    idem_close(world.engine);
+    remove(world.file); /* it was another engine */
+    assert_int_equal(open_engine(&world, true, NULL), IDEM_OK);
+    world.store->inner = world.stores[0];
+    old = backup(&world);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, redeem), IDEM_V_REDEEMED);
+    world.store->inner = old;
+    {
+        struct reply r = ask_later(&world, 2 * SECOND_MS, redeem);
+
+        print_message("status %d verdict %d (alarms %d)\n", r.status, r.verdict,
+                      world.alarms);
+        assert_verdict(r, IDEM_V_DUPLICATE);
+    }
+    close_world(&world);
+}
+
+/* E */
+static void
+a_noticed_loss_is_not_forgotten_with_time(void **state)
+{
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    world.store->inner = empty_store(&world);
+    for (int day = 0; day < 16; day++)
+        assert_refused(ask_later(&world, DAY_MS, op_begin("a")));
+    idem_close(world.engine);
+    assert_int_equal(open_engine(&world, false, NULL), IDEM_OK);
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("a")));
+    close_world(&world);
+}
+
+/* F: two operators accept at the same moment; the second store to `accepted`
+ * comes after the engine has handled the first. */
+static void
+an_acceptance_does_not_count_for_a_later_loss(void **state)
+{
+    struct world world;
+
+    (void)state;
+    (void)lose_a_claim(&world);
+    atomic_store(&world.engine->epoch.accepted, true);
+    world.store->inner = empty_store(&world);
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("c")));
+    close_world(&world);
+}
+
+/* G */
+static void
+a_mark_of_the_version_before_is_not_forgotten(void **state)
+{
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    idem_close(world.engine);
+    {
+        char line[128];
+
+        snprintf(line, sizeof(line),
+                 "0123456789abcdef0123456789abcdef %20llu %20u %20lld\n",
+                 1700000000000001ULL, 0u, 1700000000000LL);
+        put_file(&world, line);
+    }
+    (void)empty_store(&world);
+    assert_int_equal(open_engine(&world, false, NULL), IDEM_OK);
+    assert_refused(ask_now(&world, op_begin("a")));
+    close_world(&world);
+}
+
+static void
+drop_record(struct idem_store *store, const char *id)
+{
+    struct idem_op op = op_begin(id);
+    struct idem_load load = {.with_result = false};
+    struct idem_arena arena = {NULL, 0};
+    struct idem_swap swap = {.record = NULL};
+
+    idem__key(IDEM_TYPE_REQUEST, op.scope, op.id, load.key);
+    assert_int_equal(store->type->load(store, &load, 1, &arena, NULL), IDEM_OK);
+    memcpy(swap.key, load.key, IDEM_KEY_LEN);
+    swap.expected = load.record.rev;
+    assert_int_equal(store->type->swap(store, &swap, 1, &arena, NULL), IDEM_OK);
+    assert_int_equal(swap.outcome, IDEM_SWAP_STORED);
+    idem_arena_clear(&arena);
+}
+
+/* H: begun and finished within one second, by this server. */
+static void
+a_short_result_of_this_server_that_has_expired_is_not_missed(void **state)
+{
+    struct reply start;
+    struct idem_op op;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    start = ask_now(&world, op_begin("a"));
+    op = op_finish("a", start.fence, "R");
+    op.ttl_ms = 1 * SECOND_MS;
+    assert_verdict(ask_now(&world, op), IDEM_V_OK);
+    drop_record(world.store->inner, "a"); /* it expired, and was swept */
+    assert_verdict(ask_later(&world, 121 * SECOND_MS, op_begin("b")),
+                   IDEM_V_STARTED);
+    assert_int_equal(world.alarms, 0);
+    close_world(&world);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_loss_that_a_batch_notices_holds_for_the_whole_batch),
+        cmocka_unit_test(
+            a_claim_that_is_missing_does_not_start_while_the_mark_fails),
+        cmocka_unit_test(
+            a_mark_from_a_clock_that_was_ahead_does_not_hide_lost_claims),
+        cmocka_unit_test(a_lost_claim_whose_fence_is_ahead_comes_into_doubt),
+        cmocka_unit_test(a_noticed_loss_is_not_forgotten_with_time),
+        cmocka_unit_test(an_acceptance_does_not_count_for_a_later_loss),
+        cmocka_unit_test(a_mark_of_the_version_before_is_not_forgotten),
+        cmocka_unit_test(
+            a_short_result_of_this_server_that_has_expired_is_not_missed),
         cmocka_unit_test(an_empty_store_refuses_what_could_run_twice),
         cmocka_unit_test(a_token_that_was_issued_since_is_refused_too),
         cmocka_unit_test(an_older_copy_of_the_store_is_noticed_by_its_mark),

@@ -253,19 +253,20 @@ bring_back(struct idem_engine *engine, struct idem__group *group)
     struct idem_record *record = &group->chain[0];
     const struct idem__job *job = who_acts(group);
     const struct idem_op *op;
-    uint64_t fence;
+    uint64_t fence, mark;
 
     group->withheld = false;
     if (!job || group->guessed)
         return;
-    fence = idem__claim_lost(engine, group->key, &group->stored);
+    fence = idem__claim_lost(engine, group->key, &group->stored, &mark);
     if (fence == 0)
         return;
-    (void)idem__epoch_check(engine, true); /* this may be the first sign that
-                                            * the store went back */
-    group->withheld = atomic_load(&engine->rolled_back);
-    if (group->withheld || fence < engine->epoch.lost_from ||
-        fence > engine->epoch.lost_to)
+    /* This may be the first sign that the store went back. If the mark cannot
+     * tell now, nothing is done. */
+    group->withheld =
+        !idem__epoch_check(engine, true) || atomic_load(&engine->rolled_back);
+    if (group->withheld || engine->epoch.lost_to == 0 ||
+        mark < engine->epoch.lost_from || mark > engine->epoch.lost_to)
         return;
     op = &job->op;
     *record = (struct idem_record){

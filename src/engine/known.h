@@ -63,9 +63,10 @@ bool idem__happens_once(const struct idem_record *record);
 /* Has this engine claimed the key, as far as it remembers? */
 bool idem__claim_known(struct idem_engine *engine, const uint8_t *key);
 /* The fence of a claim of this engine that must run only once and that a store
- * which went back in time no longer has; 0: none. */
+ * which went back in time no longer has; 0: none. `mark` is then the fence of
+ * the mark before it. */
 uint64_t idem__claim_lost(struct idem_engine *engine, const uint8_t *key,
-                          const struct idem_record *stored);
+                          const struct idem_record *stored, uint64_t *mark);
 void idem__claims_close(struct idem__claims *claims);
 
 /* ---- a store that went back in time (epoch.c) -------------------------- */
@@ -97,7 +98,10 @@ struct idem__epoch {
     bool dirty;        /* something was written since */
     uint64_t link;     /* the store's connection that the mark went through */
     bool unsure;       /* the store has failed since */
-    uint64_t lost_from, lost_to; /* fences that an accepted loss covers */
+    uint64_t lost_from, lost_to; /* an accepted loss covers what was written
+                                  * after the marks with these fences. A claim's
+                                  * own fence does not say when it was written:
+                                  * clocks differ and go back */
     atomic_bool accepted;        /* set by another thread, not yet handled */
     struct idem_error err;       /* why the store did not take a mark */
     int fd;                      /* the file; -1: none */

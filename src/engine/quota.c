@@ -185,7 +185,9 @@ look_at(void *arg, const struct idem_record *record)
     struct idem__quota *quota = &engine->quota;
     struct idem__scope_use *use;
 
-    if (!counts(record) || record->created > quota->since_ms)
+    /* A record of a clock that was ahead is not one that was written since. */
+    if (!counts(record) || (record->created > quota->since_ms &&
+                            record->created <= engine->now.late_ms))
         return true;
     use = use_of(quota, record->scope);
     use->seen_records++;

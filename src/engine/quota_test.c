@@ -226,10 +226,35 @@ workers_and_the_decisions_of_operators_are_not_counted(void **state)
     rig_close(&rig);
 }
 
+/* They were created while a clock was ahead, before this engine started. */
+static void
+records_from_a_clock_that_was_ahead_count(void **state)
+{
+    struct rig rig;
+
+    (void)state;
+    rig_open(&rig, FAULTY_REMOTE, NULL);
+    atomic_store(&rig.store->clock_us, 1800 * INT64_C(1000000));
+    pass(&rig, 2);
+    put_records(&rig, 0, 2);
+    idem_close(rig.engine);
+    rig.engine = rig_engine(&rig, FAULTY_REMOTE, NULL, &rig.store);
+    rig.engine->inner.scope_records = 2;
+    assert_int_equal(idem__quota_open(rig.engine, NULL), IDEM_OK);
+    pass(&rig, 120);
+    {
+        struct idem_op op = loose_lock(2);
+
+        assert_status(ask(rig.engine, &op), IDEM_ERR_OVERLOADED);
+    }
+    rig_close(&rig);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_from_a_clock_that_was_ahead_count),
         cmocka_unit_test(a_store_that_is_away_for_a_moment_changes_no_count),
         cmocka_unit_test(a_scope_that_is_full_is_replayed),
         cmocka_unit_test(a_record_that_cannot_be_read_locks_nobody_out),

@@ -106,7 +106,9 @@ idem__log(const struct idem_store_options *options, enum idem_log_level level,
 }
 
 /* Random numbers are generated in pools, one pool per thread. A child process
- * must not use the numbers of its parent, so a fork empties every pool. */
+ * must not use the numbers of its parent, so a fork empties every pool. Two
+ * machines that were started from one snapshot of their memory have the same
+ * pool, so the time is added. */
 #define POOL_LEN 512
 
 struct pool {
@@ -149,12 +151,15 @@ uint64_t
 idem__new_rev(void)
 {
     unsigned now = atomic_load_explicit(&generation, memory_order_relaxed);
+    struct timespec time;
     uint64_t rev;
 
+    clock_gettime(CLOCK_REALTIME, &time);
     do {
         if (pool.left == 0 || pool.generation != now)
             fill_pool(now);
-        rev = pool.words[--pool.left];
+        rev = pool.words[--pool.left] ^
+              ((uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec);
         pool.words[pool.left] = 0;
     } while (rev == 0);
     return rev;

@@ -367,7 +367,7 @@ restart_who_noticed(void)
         sim_sleep(10 * SIM_MS);
     if (!reports_loss(place) || !world_kill_now(place->process))
         return;
-    if (sim_once_in(3))
+    if (sim_once_in(2))
         come_back_empty();
     sim_sleep(sim_delay(100 * SIM_MS));
     world_start_again(place->process);
@@ -378,9 +378,9 @@ restore_copy(void)
 {
     bool dies[ENGINES] = {false};
     int victims = (int)sim_roll(4) - 1; /* nobody, one, or all */
-    bool early = sim_once_in(2);
+    bool early = world_engine_count() == 1 && !sim_once_in(3);
 
-    if (!backup.copy || !sim_once_in(3)) {
+    if (!backup.copy || early || !sim_once_in(3)) {
         backup.copy = sim_server_copy(backup.server, NULL);
         backup.copied_at = sim_now();
     }
@@ -400,7 +400,7 @@ restore_copy(void)
         sim_sleep(sim_delay(100 * SIM_MS));
         world_start_again(backup.places[i].process);
     }
-    if (!backup.promised && sim_once_in(2))
+    if (!backup.promised && !sim_once_in(3))
         restart_who_noticed();
 }
 
