@@ -738,6 +738,199 @@ a_mark_that_fails_keeps_the_next_batches_away_from_the_store(void **state)
     close_world(&world);
 }
 
+/* ---- other stores, other engines ----------------------------------------- */
+
+/* Its TTL is twice as long as the engine trusts it. */
+static void
+a_mark_that_is_still_there_after_a_long_pause_is_taken_up(void **state)
+{
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    assert_verdict(ask_later(&world, 16 * DAY_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    assert_int_equal(world.alarms, 0);
+    world.store->inner = empty_store(&world);
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("b")));
+    close_world(&world);
+}
+
+static void
+an_earlier_claim_of_the_same_key_does_not_hide_the_loss_of_the_last(
+    void **state)
+{
+    struct idem_store *old;
+    struct reply start;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    start = ask_now(&world, op_begin("a"));
+    assert_verdict(ask_now(&world, op_release("a", start.fence)), IDEM_V_OK);
+    (void)ask_later(&world, 2 * SECOND_MS, op_get("a"));
+    old = backup(&world);
+    assert_verdict(ask_later(&world, 500, op_begin("a")), IDEM_V_STARTED);
+    world.store->inner = old;
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("b")));
+    assert_non_null(strstr(world.said, "wrote last is gone"));
+    close_world(&world);
+}
+
+static void
+a_strict_claim_in_place_of_a_loose_one_is_missed_too(void **state)
+{
+    struct idem_op op = loose(op_begin("a"));
+    struct idem_store *old;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    op.lease_ms = SECOND_MS;
+    assert_verdict(ask_now(&world, op), IDEM_V_STARTED);
+    (void)ask_later(&world, 5 * SECOND_MS, op_get("a"));
+    old = backup(&world);
+    assert_verdict(ask_later(&world, 200, op_begin("a")), IDEM_V_STARTED);
+    world.store->inner = old;
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("b")));
+    assert_non_null(strstr(world.said, "wrote last is gone"));
+    close_world(&world);
+}
+
+/* Somebody else writes the record: its fence grows by so much. */
+static void
+overwrite(struct world *world, enum idem_type type, const char *scope,
+          const char *id, uint64_t more)
+{
+    struct idem_store *store = world->store->inner;
+    struct idem_load load = {.with_result = true};
+    struct idem_swap swap = {.record = &load.record};
+    struct idem_arena arena = {NULL, 0};
+
+    idem__key(type, idem_text(scope), idem_text(id), load.key);
+    assert_int_equal(store->type->load(store, &load, 1, &arena, NULL), IDEM_OK);
+    assert_int_not_equal(load.record.state, IDEM_STATE_ABSENT);
+    memcpy(swap.key, load.key, IDEM_KEY_LEN);
+    swap.expected = load.record.rev;
+    load.record.rev = idem__new_rev();
+    load.record.fence += more;
+    assert_int_equal(store->type->swap(store, &swap, 1, &arena, NULL), IDEM_OK);
+    assert_int_equal(swap.outcome, IDEM_SWAP_STORED);
+    idem_arena_clear(&arena);
+}
+
+static void
+a_claim_that_another_engine_has_started_again_is_no_loss(void **state)
+{
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    assert_verdict(ask_now(&world, op_begin("a")), IDEM_V_STARTED);
+    overwrite(&world, IDEM_TYPE_REQUEST, "test", "a", 1000);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("b")),
+                   IDEM_V_STARTED);
+    assert_int_equal(world.alarms, 0);
+    close_world(&world);
+}
+
+static void
+a_last_write_that_this_program_cannot_read_is_there(void **state)
+{
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    assert_verdict(ask_now(&world, op_begin("a")), IDEM_V_STARTED);
+    atomic_store(&world.store->load_fails, IDEM_ERR_UNSUPPORTED);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("b")),
+                   IDEM_V_STARTED);
+    assert_int_equal(world.alarms, 0);
+    close_world(&world);
+}
+
+static int overwrites;
+
+static void
+overwrite_mark(void *arg, struct faulty_store *store)
+{
+    struct world *world = arg;
+
+    (void)store;
+    if (overwrites-- > 0)
+        overwrite(world, IDEM_TYPE_WORKER, "epoch", world->engine->epoch.id, 1);
+}
+
+/* As with a copy of the epoch-file on another machine. */
+static void
+a_mark_that_somebody_else_writes_too_is_no_rollback(void **state)
+{
+    struct reply reply;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    world.store->before_swap = overwrite_mark;
+    world.store->before_swap_arg = &world;
+    overwrites = 2;
+    reply = ask_later(&world, 2 * SECOND_MS, op_begin("a"));
+    assert_status(reply, IDEM_ERR_UNAVAILABLE);
+    assert_non_null(strstr(reply.text, "does not respond"));
+    /* Not before the mark is written, although the second is not over. */
+    test_clocks_pass(&world.clocks, 100);
+    assert_verdict(ask_now(&world, op_begin("a")), IDEM_V_STARTED);
+    assert_int_equal(world.alarms, 0);
+    close_world(&world);
+}
+
+/* One of its parts may fail while the others go on. */
+static void
+a_store_of_several_parts_goes_on_without_a_mark(void **state)
+{
+    struct idem_store_type parts;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    parts = *world.store->base.type;
+    parts.partial = true;
+    world.store->base.type = &parts;
+    faulty_plan(world.store, FAULT_UNAVAILABLE, 0, 1);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    assert_int_equal(world.alarms, 0);
+    close_world(&world);
+}
+
+static void
+a_store_that_goes_back_further_later_has_lost_more(void **state)
+{
+    struct idem_store *older, *old;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    older = backup(&world);
+    assert_verdict(ask_later(&world, 3 * SECOND_MS, op_begin("first")),
+                   IDEM_V_STARTED);
+    (void)ask_later(&world, 2 * SECOND_MS, op_get("first"));
+    old = backup(&world);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("second")),
+                   IDEM_V_STARTED);
+    world.store->inner = old;
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("x")));
+    assert_true(idem__accept_rollback(world.engine));
+    assert_verdict(ask_now(&world, op_begin("first")), IDEM_V_BUSY);
+    assert_verdict(ask_now(&world, op_begin("second")), IDEM_V_DOUBT);
+    world.store->inner = older;
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("x")));
+    assert_true(idem__accept_rollback(world.engine));
+    assert_verdict(ask_now(&world, op_begin("first")), IDEM_V_DOUBT);
+    assert_verdict(ask_now(&world, op_begin("second")), IDEM_V_DOUBT);
+    assert_int_equal(world.alarms, 2);
+    close_world(&world);
+}
+
 /* ---- the mark cannot be written ------------------------------------------ */
 
 static void
@@ -1504,6 +1697,17 @@ main(void)
             after_a_failure_the_mark_is_written_before_the_next_batch),
         cmocka_unit_test(
             a_mark_that_fails_keeps_the_next_batches_away_from_the_store),
+        cmocka_unit_test(
+            a_mark_that_is_still_there_after_a_long_pause_is_taken_up),
+        cmocka_unit_test(
+            an_earlier_claim_of_the_same_key_does_not_hide_the_loss_of_the_last),
+        cmocka_unit_test(a_strict_claim_in_place_of_a_loose_one_is_missed_too),
+        cmocka_unit_test(
+            a_claim_that_another_engine_has_started_again_is_no_loss),
+        cmocka_unit_test(a_last_write_that_this_program_cannot_read_is_there),
+        cmocka_unit_test(a_mark_that_somebody_else_writes_too_is_no_rollback),
+        cmocka_unit_test(a_store_of_several_parts_goes_on_without_a_mark),
+        cmocka_unit_test(a_store_that_goes_back_further_later_has_lost_more),
         cmocka_unit_test(
             without_a_mark_nothing_is_done_on_a_store_that_does_not_answer),
         cmocka_unit_test(a_mark_whose_reply_was_lost_is_recognised),
