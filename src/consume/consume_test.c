@@ -57,6 +57,11 @@ an_identity_comes_from_where_it_was_asked_for(void **state)
     idem__delivery_copy(d, text, 1000, &d->message_id);
     assert_int_equal(strlen(identity("id", d, id)), 7 + 64);
     free(text);
+    /* Ids end at a NUL in some stores. */
+    idem__delivery_copy(d, "p\0one", 5, &d->message_id);
+    assert_int_equal(strlen(identity("id", d, id)), 7 + 64);
+    d->place[0] = 0;
+    assert_null(identity("position", d, id));
     idem__delivery_drop(d);
 }
 
