@@ -12,6 +12,7 @@ import servers
 from lib import IDEM, ROOT, Process, folder, wait_until
 from nats import Nats
 from test_consume import (check_a_broker_that_stands_still, consume, nothing_left, run_until_idle,  # noqa: F401
+                          test_a_call_of_the_consumer_that_fails_repeats_and_loses_nothing,
                           test_a_command_gets_the_message_and_its_exit_status_decides,
                           test_a_letter_keeps_what_the_message_came_with,
                           test_an_endpoint_that_is_away_is_waited_for,
