@@ -177,10 +177,13 @@ no_log(void *arg, enum idem_log_level level, const char *text)
 static void
 note_warning(void *arg, enum idem_log_level level, const char *text)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct broker *b = arg;
 
+    pthread_mutex_lock(&lock);
     if (level != IDEM_LOG_INFO)
         snprintf(b->said, sizeof(b->said), "%s", text);
+    pthread_mutex_unlock(&lock);
 }
 
 static void

@@ -1648,6 +1648,33 @@ a_short_result_of_this_server_that_has_expired_is_not_missed(void **state)
     close_world(&world);
 }
 
+static int
+test_files_and_other_stores(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            a_mark_that_is_still_there_after_a_long_pause_is_taken_up),
+        cmocka_unit_test(
+            an_earlier_claim_of_the_same_key_does_not_hide_the_loss_of_the_last),
+        cmocka_unit_test(a_strict_claim_in_place_of_a_loose_one_is_missed_too),
+        cmocka_unit_test(
+            a_claim_that_another_engine_has_started_again_is_no_loss),
+        cmocka_unit_test(a_last_write_that_this_program_cannot_read_is_there),
+        cmocka_unit_test(a_mark_that_somebody_else_writes_too_is_no_rollback),
+        cmocka_unit_test(a_store_of_several_parts_goes_on_without_a_mark),
+        cmocka_unit_test(a_store_that_goes_back_further_later_has_lost_more),
+        cmocka_unit_test(the_mark_is_kept_over_a_restart),
+        cmocka_unit_test(a_file_that_is_not_a_mark_is_refused),
+        cmocka_unit_test(
+            a_file_that_another_engine_uses_or_nobody_can_open_is_refused),
+        cmocka_unit_test(a_file_that_cannot_be_written_is_reported_once),
+        cmocka_unit_test(a_store_that_may_forget_needs_no_epoch_file),
+        cmocka_unit_test(only_a_key_that_was_claimed_is_read_before_a_begin),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
 int
 main(void)
 {
@@ -1698,17 +1725,6 @@ main(void)
         cmocka_unit_test(
             a_mark_that_fails_keeps_the_next_batches_away_from_the_store),
         cmocka_unit_test(
-            a_mark_that_is_still_there_after_a_long_pause_is_taken_up),
-        cmocka_unit_test(
-            an_earlier_claim_of_the_same_key_does_not_hide_the_loss_of_the_last),
-        cmocka_unit_test(a_strict_claim_in_place_of_a_loose_one_is_missed_too),
-        cmocka_unit_test(
-            a_claim_that_another_engine_has_started_again_is_no_loss),
-        cmocka_unit_test(a_last_write_that_this_program_cannot_read_is_there),
-        cmocka_unit_test(a_mark_that_somebody_else_writes_too_is_no_rollback),
-        cmocka_unit_test(a_store_of_several_parts_goes_on_without_a_mark),
-        cmocka_unit_test(a_store_that_goes_back_further_later_has_lost_more),
-        cmocka_unit_test(
             without_a_mark_nothing_is_done_on_a_store_that_does_not_answer),
         cmocka_unit_test(a_mark_whose_reply_was_lost_is_recognised),
         cmocka_unit_test(a_full_store_or_a_locked_mark_does_not_stop_replays),
@@ -1728,14 +1744,8 @@ main(void)
         cmocka_unit_test(a_client_that_waits_for_a_lost_claim_is_refused),
         cmocka_unit_test(an_outcome_that_has_expired_anyway_is_not_in_doubt),
         cmocka_unit_test(an_engine_that_accepts_losses_goes_on_by_itself),
-        cmocka_unit_test(the_mark_is_kept_over_a_restart),
-        cmocka_unit_test(a_file_that_is_not_a_mark_is_refused),
-        cmocka_unit_test(
-            a_file_that_another_engine_uses_or_nobody_can_open_is_refused),
-        cmocka_unit_test(a_file_that_cannot_be_written_is_reported_once),
-        cmocka_unit_test(a_store_that_may_forget_needs_no_epoch_file),
-        cmocka_unit_test(only_a_key_that_was_claimed_is_read_before_a_begin),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL) +
+           test_files_and_other_stores();
 }
