@@ -131,6 +131,19 @@ def test_a_page_that_ends_in_a_form_is_all_there(stack, end):
         assert re.sub(FIELD, "", got) == page and bool(re.search(FIELD, got)) == (end == "</form>")
 
 
+@pytest.mark.parametrize("size", [1, 4, 7])
+def test_a_page_of_nginx_itself_in_small_buffers(size):
+    """Whole buffers are kept back, and nginx uses them again."""
+    with folder() as where, Stack(where, more="""
+            location /files/ { idem on; idem_inject_token token; output_buffers 2 %d; alias %s/; }""" % (size, where)) as stack:
+        for n in range(4):
+            page = "." * n + FORM + "b" * 40
+            with open(os.path.join(where, "page.html"), "w") as f:
+                f.write(page)
+            got = ask(stack.port, method="GET", path="/files/page.html", body=None, headers=HTML, timeout=10).body.decode()
+            assert re.sub(FIELD, "", got) == page and re.search(FIELD + "</form>", got)
+
+
 def test_a_large_page_with_a_length(stack):
     page = ("<p>%d</p>" % n for n in range(100000))
     page = "".join(page) + FORM + "z" * 500000 + FORM

@@ -248,6 +248,29 @@ ngx_http_idem_append_bytes(ngx_pool_t *pool, ngx_chain_t ***last, u_char *pos,
 }
 
 
+/* nginx refuses empty memory buffers, and the owner of this one, which is empty
+ * now, reuses it: what it says goes on in a buffer without memory */
+
+static ngx_int_t
+ngx_http_idem_append_empty(ngx_pool_t *pool, ngx_chain_t ***last,
+    ngx_buf_t *from)
+{
+    ngx_buf_t  *b;
+
+    b = ngx_calloc_buf(pool);
+    if (b == NULL) {
+        return NGX_ERROR;
+    }
+
+    b->sync = 1;
+    b->flush = from->flush;
+    b->last_buf = from->last_buf;
+    b->last_in_chain = from->last_in_chain;
+
+    return ngx_http_idem_append(pool, last, b);
+}
+
+
 static ngx_int_t
 ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_str_t *field)
 {
@@ -321,13 +344,6 @@ ngx_http_idem_inject_rest(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
 
     scan->held = held;
 
-    if (b->pos == b->last) { /* nginx refuses empty memory buffers */
-        b->temporary = 0;
-        b->memory = 0;
-        b->mmap = 0;
-        b->sync = 1;
-    }
-
     return NGX_OK;
 }
 
@@ -394,7 +410,8 @@ ngx_http_idem_inject_buf(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_append(pool, last, b);
+    return b->pos < b->last ? ngx_http_idem_append(pool, last, b)
+                            : ngx_http_idem_append_empty(pool, last, b);
 }
 
 
