@@ -28,6 +28,7 @@ def stack():
         location /small/close { idem on; idem_max_answer 5000; idem_close_delimited on; proxy_pass http://service; }
         location /small/unbuffered { idem on; idem_max_answer 5000; proxy_buffering off; proxy_pass http://service; }
         location /small/gzip { idem on; idem_max_answer 5000; gzip on; gzip_types *; proxy_pass http://service; }
+        location /small/slow { idem on; idem_max_answer 5000; limit_rate 20k; proxy_pass http://service; }
         location /force { idem on; proxy_force_ranges on; proxy_pass http://service; }
         location /put { idem on; idem_methods POST PUT GET; proxy_force_ranges on; proxy_pass http://service; }
         location /caught { idem on; proxy_intercept_errors on; error_page 302 = @other; proxy_pass http://service; }
@@ -158,6 +159,11 @@ def test_a_whole_answer_over_the_limit_is_done(stack, key, path, ways, size):
         assert stack.ledger.executions(key + way) == 1
     assert ask(stack.port, key + "later", path=path, x_size=size, x_code=429).status == 429
     assert stack.record(key + "later")["state"] == "free"
+
+
+def test_an_answer_over_the_limit_that_is_sent_slowly_is_sent_to_its_end(stack, key):
+    got = ask(stack.port, key, path="/small/slow", x_size=40000, timeout=10)
+    assert got.status == 201 and len(got.body) == 40000 and stack.record(key)["state"] == "succeeded"
 
 
 @pytest.mark.parametrize("path", ["/small", "/small/unbuffered"])

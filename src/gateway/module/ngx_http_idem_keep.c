@@ -55,7 +55,9 @@ ngx_http_idem_hold_handler(ngx_event_t *ev)
     r->write_event_handler = ngx_http_request_empty_handler;
     r->read_event_handler = ngx_http_block_reading;
 
-    if (r->connection->write->timer_set) {
+    /* a delay of limit_rate goes on: only its timer ends it */
+
+    if (r->connection->write->timer_set && !r->connection->write->delayed) {
         ngx_del_timer(r->connection->write);
     }
 }
