@@ -548,13 +548,18 @@ ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim, ngx_uint_t strict)
 }
 
 
-/* cancel a command that was not sent yet; otherwise an exiting worker would
- * wait for its reply */
+/*
+ * Cancel a command that was not sent yet, or one that claims nothing, a question
+ * to whose reply nobody listens any more; otherwise an exiting worker would wait
+ * for its reply.
+ */
 
 static void
 ngx_http_idem_claim_withdraw(ngx_http_idem_claim_t *claim)
 {
-    if (claim->begin && !claim->begin->sent) {
+    if (claim->begin
+        && (!claim->begin->sent || claim->state == NGX_HTTP_IDEM_ENDED))
+    {
         ngx_http_idem_op_cancel(ngx_http_idem_engine(), claim->begin);
         claim->begin = NULL;
         claim->state = NGX_HTTP_IDEM_ENDED;

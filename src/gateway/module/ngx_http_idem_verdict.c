@@ -90,7 +90,9 @@ ngx_http_idem_away(ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    if (ctx->conf->fail_open && !ctx->conf->issues && !ctx->token) {
+    if (ctx->conf->fail_open && !ctx->conf->issues && !ctx->conf->tells
+        && !ctx->token)
+    {
         ngx_str_set(&ctx->verdict, "open");
         ctx->gated = 0;
         ctx->state = NGX_HTTP_IDEM_PASSING;
