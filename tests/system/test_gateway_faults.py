@@ -480,6 +480,39 @@ def test_a_location_that_asks_the_engine_needs_one(location):
         assert got.returncode != 0 and 'needs an "idem_engine"' in got.stderr, got.stderr
 
 
+def test_a_status_that_the_engine_does_not_tell_is_not_executed_where_requests_may_pass():
+    with folder() as where, Stack(where, http="idem_mode loose; idem_fail_open on;", engine_options="timeout=1s away=1s",
+                                  more="location /outcome { idem_status; }") as s:
+        assert ask(s.port, "k").status == 201
+        workers = s.nginx.workers()
+        s.engine.send(signal.SIGSTOP)
+        asked = [Later(ask, s.port, "k", "GET", "/outcome", body=None, timeout=10) for _ in range(4)]
+        time.sleep(0.3)
+        s.engine.kill()
+        for one in asked:
+            got = one.result()
+            assert isinstance(got, Answer) and got.problem == "not-executed", got
+        assert s.nginx.workers() == workers and "exited on signal" not in s.nginx.errors()
+        # questions that nobody asks any more do not keep nginx from ending
+        assert s.nginx.stop(seconds=10) == 0
+
+
+def test_a_location_that_issues_tokens_may_be_inside_a_gated_one():
+    """One connection, requests without and with a key, with the engine and without it."""
+    with folder() as where, Stack(where, engine_options="timeout=1s away=1s", more="""
+            location /tokens { idem on; idem_issue_token; }""") as s:
+        workers = s.nginx.workers()
+        ask_for = [b"POST /tokens HTTP/1.1\r\nHost: x\r\n%sContent-Length: 2\r\n\r\n{}" % key
+                   for key in (b"", b"", b"Idempotency-Key: k\r\n")]
+        got = raw(s.port, b"".join(ask_for) + b"GET /tokens HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert got.count(b"HTTP/1.1 200 OK") == got.count(b'{"token":"') == 4, got
+        assert s.record("k") is None
+        s.engine.kill()
+        for key in (None, "k"):
+            assert eventually(lambda: ask(s.port, key, path="/tokens")).problem == "not-executed"
+        assert s.nginx.workers() == workers and "exited on signal" not in s.nginx.errors()
+
+
 CONFIGS = [("idem on; proxy_ignore_client_abort off;", "proxy_ignore_client_abort"),
            ("idem on; proxy_next_upstream error timeout non_idempotent;", "proxy_next_upstream"),
            ("idem on; idem_methods PUT; proxy_next_upstream error;", "proxy_next_upstream"),

@@ -155,8 +155,8 @@ ngx_http_idem_handler(ngx_http_request_t *r)
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idem_module);
 
-    if (!conf->enable) {
-        return NGX_DECLINED;
+    if (!conf->enable || conf->issues) {
+        return NGX_DECLINED;     /* a token is issued without a claim */
     }
 
     if (ngx_http_idem_strip_upgrade(r) != NGX_OK) {

@@ -29,6 +29,10 @@ ngx_http_idem_status_handler(ngx_http_request_t *r)
     ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
 
     if (ctx) {
+        if (ctx->state != NGX_HTTP_IDEM_ASKING) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;   /* redirected to here */
+        }
+
         ngx_http_idem_status_ask(ctx);
         return NGX_DONE;
     }
