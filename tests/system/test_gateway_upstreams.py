@@ -86,3 +86,17 @@ def test_what_nginx_does_itself_is_not_given_back_as_if_it_had_not_run():
         got = ask(stack.port, "gif", path="/gif")
         assert got.status == 502 and got.problem == "service-unreachable" and stack.record("gif")["state"] == "free"
         assert "does not use" in stack.nginx.errors()
+
+
+def test_a_cache_does_not_stand_in_for_a_gated_request():
+    zone = "proxy_cache_path cache keys_zone=one:1m; proxy_cache one;"
+    way = "proxy_pass http://127.0.0.1:1; "
+    assert '"proxy_cache off"' in refusal(way + "idem_methods GET POST;", zone)
+    assert '"proxy_cache off"' in refusal(way + "proxy_cache_methods POST;", zone)
+    assert refusal(way, zone) == refusal(way + "idem_methods GET; proxy_cache off;", zone) == ""
+    with folder() as where, Stack(where, http="proxy_cache_path %s/cache keys_zone=one:1m;" % where, more="""
+            location /cached { idem on; idem_methods GET; try_files /nowhere @cached; }
+            location @cached { proxy_cache one; proxy_cache_valid 1h; proxy_pass http://service; }""") as stack:
+        for key in "ab":
+            assert ask(stack.port, key, method="GET", path="/cached", body=None).problem == "service-unreachable"
+        assert stack.ledger.entries() == [] and "proxy_cache off" in stack.nginx.errors()

@@ -190,6 +190,24 @@ ngx_http_idem_sends_again(ngx_http_upstream_conf_t *u, ngx_uint_t methods)
 }
 
 
+/* would nginx answer requests of these methods from its cache? */
+
+static ngx_uint_t
+ngx_http_idem_caches(ngx_http_upstream_conf_t *u, ngx_uint_t methods)
+{
+#if (NGX_HTTP_CACHE)
+
+    return u->cache > 0
+           && (u->cache_methods & methods & ~NGX_CONF_BITMASK_SET);
+
+#else
+
+    return 0;
+
+#endif
+}
+
+
 /* the configuration of each of these modules begins with its upstream's */
 
 static char *
@@ -209,6 +227,11 @@ ngx_http_idem_check_upstream(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
         needs = "next_upstream";
         value = "off";
         why = "a request of which a byte was sent must not be sent again";
+
+    } else if (ngx_http_idem_caches(u, conf->methods)) {
+        needs = "cache";
+        value = "off";
+        why = "a response out of a cache is no execution";
 
     } else {
         return NGX_CONF_OK;
@@ -302,6 +325,14 @@ ngx_http_idem_location_is_safe(ngx_http_request_t *r, ngx_uint_t method)
                       "not run; the location needs \"%s_next_upstream off\" "
                       "and \"%s_ignore_client_abort on\"",
                       known->name, known->name);
+        return 0;
+    }
+
+    if (ngx_http_idem_caches(u, method)) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: a gated request was redirected to a location "
+                      "that could answer it from a cache: it was not run; the "
+                      "location needs \"%s_cache off\"", known->name);
         return 0;
     }
 
