@@ -100,3 +100,70 @@ def test_a_cache_does_not_stand_in_for_a_gated_request():
         for key in "ab":
             assert ask(stack.port, key, method="GET", path="/cached", body=None).problem == "service-unreachable"
         assert stack.ledger.entries() == [] and "proxy_cache off" in stack.nginx.errors()
+
+
+def test_a_post_action_never_sends_a_request_again():
+    """Neither after an unknown outcome, nor after a cut or a refused response, nor after a good one."""
+    cases = {"dies": {"x_way": "nothing"}, "gated": {"x_way": "nothing"}, "refused": {}, "good": {},
+             "cut": {"x_way": "half-body", "x_size": 300000}}
+    with folder() as where, Stack(where, more="""
+            location /dies { idem on; post_action @again; proxy_pass http://service; }
+            location /gated { idem on; post_action /twice; proxy_pass http://service; }
+            location /refused { idem on; post_action @again; proxy_pass http://127.0.0.1:1; }
+            location /good { idem on; post_action @again; proxy_pass http://service; }
+            location /cut { idem on; idem_max_answer 10k; post_action @again; proxy_pass http://service; }
+            location @again { proxy_pass http://service; }
+            location /twice { idem on; proxy_pass http://service; }""") as stack:
+        for key, how in cases.items():
+            Later(ask, stack.port, key, path="/" + key, **how).result()
+        # a request is in the log when its post_action is over
+        eventually(lambda: logged(where) == len(cases), 10)
+        ran = {key: stack.ledger.executions(key) for key in cases}
+        assert ran == {**{key: 1 for key in cases}, "refused": 0}
+        assert "post_action" in stack.nginx.errors()
+        assert {key: stack.record(key)["state"] for key in cases} == {
+            "dies": "executing", "gated": "executing", "refused": "free", "good": "succeeded", "cut": "executing"}
+
+
+def logged(where):
+    with open(os.path.join(where, "access.log")) as f:
+        return f.read().count("\n")
+
+
+@pytest.mark.parametrize("status", ["", "=200", "=404"])
+def test_a_page_about_a_service_that_was_not_reached_leaves_the_key_free(status):
+    with folder() as where, Stack(where, "error_page 502 %s /50x.html;" % status, more="""
+            location = /50x.html { root %s; }""" % where) as stack:
+        with open(os.path.join(where, "50x.html"), "w") as f:
+            f.write("a page")
+        stack.ledger.kill()
+        for _ in range(2):
+            got = ask(stack.port, "one")
+            assert (got.status, got.body, got.replayed) == (int(status[1:] or 502), b"a page", False)
+            eventually(lambda: stack.record("one")["state"] == "free", 10)
+        stack.restart_ledger()
+        first, again = ask(stack.port, "one"), ask(stack.port, "one")
+        assert first.status == 201 and again.replayed and stack.ledger.executions("one") == 1
+
+
+def test_a_page_about_what_nginx_did_itself_frees_nothing():
+    with folder() as where, Stack(where, more="""
+            location /dav { idem on; idem_methods PUT; dav_methods PUT; root %s; error_page 500 /50x.html; }
+            location = /50x.html { root %s; }""" % (where, where)) as stack:
+        with open(os.path.join(where, "50x.html"), "w") as f:
+            f.write("a page")
+        first, again = (ask(stack.port, "put", method="PUT", path="/dav/file") for _ in range(2))
+        assert first.status == again.status == 500 and first.body == b"a page" and again.replayed
+        assert stack.record("put")["state"] == "failed"
+
+
+@pytest.mark.parametrize("target", ["/tokens", "/outcome"])
+def test_an_error_page_that_asks_the_engine_is_answered(target):
+    with folder() as where, Stack(where, "idem_max_body 10; error_page 413 %s;" % target, more="""
+            location = /tokens { idem_issue_token; }
+            location = /outcome { idem_status; }""") as stack:
+        workers = stack.nginx.workers()
+        got = raw(stack.port, b"POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\n"
+                  b"20\r\n" + b"x" * 32 + b"\r\n0\r\n\r\n", 5, until=b"</html>")
+        assert got.startswith(b"HTTP/1.1 500 ") and stack.record("k") is None and stack.ledger.entries() == []
+        assert stack.nginx.workers() == workers and ask(stack.port, method="GET", path="/tokens", body=None).status == 200

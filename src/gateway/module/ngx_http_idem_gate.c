@@ -253,14 +253,25 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         break;
 
     default:
-        return NGX_DECLINED;
-    }
 
-    ctx->local = 0;
+        /* it was answered: only a post_action comes here */
+
+        if (r->content_handler == NULL) {
+            return NGX_DECLINED;
+        }
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idem: a post_action would have sent a gated request to "
+                      "a service once more");
+
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     if (r->content_handler == NULL) {
         return NGX_DECLINED;
     }
+
+    ctx->local = 0;
 
     /*
      * An error page or similar.  It must not send a request to a service again,
@@ -269,7 +280,7 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_attempts(r, &sent, &answered);
 
-    if (!sent && !ngx_http_idem_is_page(r, ctx)) {
+    if (!sent && !ctx->ended && !ngx_http_idem_is_page(r, ctx)) {
         if (ngx_http_idem_location_is_safe(r, ctx->method)) {
             return NGX_DECLINED;
         }
