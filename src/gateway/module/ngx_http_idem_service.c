@@ -221,7 +221,10 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_failpoint("answered");
 
-    if (!sent && !ctx->local && status >= 500
+    /* an error page may have any status */
+
+    if (!sent && !ctx->local && !ctx->ended
+        && (status >= 500 || r->error_page)
         && ngx_http_idem_unreached(r, ctx, status) != NGX_OK)
     {
         return NGX_ERROR;
