@@ -626,12 +626,13 @@ build_scan(struct etcd_store *self, const char *cursor, size_t limit)
     size_t len = self->prefix_len;
     struct idem_buf *out = &self->request;
     bool from = cursor[0] == FROM;
+    const char *digits = from ? cursor + 1 : cursor;
 
     memcpy(name, self->prefix, len);
     if (strcmp(cursor, "0") != 0) {
-        size_t more = strlen(cursor + from);
+        size_t more = strnlen(digits, IDEM__HEX_LEN);
 
-        memcpy(name + len, cursor + from, more);
+        memcpy(name + len, digits, more);
         len += more;
         if (!from)
             name[len++] = 0; /* the next possible key */
