@@ -208,7 +208,8 @@ PAGE_MAIN = """
         equal(seen, List.of("acknowledged", "acknowledged", "orders.dead", "orders.doubt", "put back"));
         for (var repeat : List.of(IdemException.InProgress.class, IdemException.NotExecuted.class, IdemException.Failed.class)) {
             var paid = repeat.getSimpleName();
-            Bank bank = asked -> {
+            Bank bank = (reference, asked) -> {
+                equal(reference, paid);
                 if (repeat == IdemException.InProgress.class) throw new SocketTimeoutException();
                 if (repeat == IdemException.Failed.class) throw new Declined();
                 new Socket("127.0.0.1", 1);
@@ -216,14 +217,14 @@ PAGE_MAIN = """
             };
             for (int i = 0; i < 2; i++)
                 try {
-                    client.once(paid, Order.class, () -> pay(bank, cart));
+                    client.once(paid, Order.class, () -> pay(bank, paid, cart));
                     throw new AssertionError(paid);
                 } catch (Declined | IdemException e) {
                     equal(e.getClass(), i == 1 || repeat == IdemException.NotExecuted.class ? repeat
                         : repeat == IdemException.Failed.class ? Declined.class : IdemException.OutcomeUnknown.class);
                 }
         }
-        equal(client.once("NotExecuted", Order.class, () -> pay(asked -> order, cart)), order);
+        equal(client.once("NotExecuted", Order.class, () -> pay((reference, asked) -> order, "NotExecuted", cart)), order);
         equal(order, client.once("order-7", Order.class, client.options().arguments(cart), () -> new Order("another", 0)));
         equal(second.total(), 20);
         equal(new String(answer.body()), "run 1");
