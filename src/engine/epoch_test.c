@@ -1148,6 +1148,57 @@ a_lost_claim_is_not_touched_before_the_loss_is_accepted(void **state)
     close_world(&world);
 }
 
+/* The operator has found out what became of it. */
+static void
+a_lost_claim_can_be_settled_before_the_loss_is_accepted(void **state)
+{
+    struct idem_op settle = as(op_begin("a"), IDEM_SETTLE, IDEM_TYPE_REQUEST);
+    struct reply start, settled, got;
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    start = ask_later(&world, 2 * SECOND_MS, op_begin("a"));
+    world.store->inner = empty_store(&world);
+    assert_refused(ask_later(&world, 2 * SECOND_MS, op_begin("b")));
+    assert_refused(ask_now(&world, settle)); /* without an outcome */
+    settle.outcome = IDEM_STATE_SUCCEEDED;
+    settle.result = idem_text("R");
+    settled = ask_now(&world, settle);
+    assert_verdict(settled, IDEM_V_SETTLED);
+    assert_verdict(ask_now(&world, op_begin("a")), IDEM_V_REPLAY);
+    assert_verdict(ask_now(&world, op_finish("a", start.fence, "S")),
+                   IDEM_V_STALE);
+    got = ask_now(&world, op_get("a"));
+    assert_true(got.fence > start.fence);
+    assert_refused(ask_now(&world, op_begin("b")));
+    assert_true(idem__accept_rollback(world.engine));
+    assert_verdict(ask_now(&world, op_begin("a")), IDEM_V_REPLAY);
+    close_world(&world);
+}
+
+/* Nobody knows whether the store went back. */
+static void
+a_lost_claim_is_not_settled_while_the_mark_fails(void **state)
+{
+    struct idem_op settle = as(op_begin("a"), IDEM_SETTLE, IDEM_TYPE_REQUEST);
+    struct world world;
+
+    (void)state;
+    open_world(&world);
+    assert_verdict(ask_later(&world, 2 * SECOND_MS, op_begin("a")),
+                   IDEM_V_STARTED);
+    world.store->inner = empty_store(&world);
+    faulty_plan(world.store, FAULT_UNAVAILABLE, 0, 1000);
+    settle.outcome = IDEM_STATE_SUCCEEDED;
+    assert_status(ask_later(&world, 2 * SECOND_MS, settle),
+                  IDEM_ERR_UNAVAILABLE);
+    faulty_plan(world.store, FAULT_NONE, 0, 0);
+    assert_verdict(ask_later(&world, 30 * SECOND_MS, op_get("a")),
+                   IDEM_V_ABSENT);
+    close_world(&world);
+}
+
 /* Somebody deleted it, before the loss or after it. */
 static void
 only_a_claim_of_the_lost_time_comes_into_doubt(void **state)
@@ -1721,6 +1772,9 @@ main(void)
         cmocka_unit_test(a_lost_claim_that_somebody_only_reads_is_absent),
         cmocka_unit_test(
             a_lost_claim_is_not_touched_before_the_loss_is_accepted),
+        cmocka_unit_test(
+            a_lost_claim_can_be_settled_before_the_loss_is_accepted),
+        cmocka_unit_test(a_lost_claim_is_not_settled_while_the_mark_fails),
         cmocka_unit_test(only_a_claim_of_the_lost_time_comes_into_doubt),
         cmocka_unit_test(
             a_client_that_waits_for_a_lost_claim_finds_it_in_doubt),

@@ -246,7 +246,8 @@ who_acts(const struct idem__group *group)
 
 /* The store went back in time and lost a claim of this engine. Write the claim
  * again, with its lease over: nobody can start it, and the client that works on
- * it may still finish. */
+ * it may still finish. Before the loss is accepted, only an operator who knows
+ * the outcome may do something with it. */
 static void
 bring_back(struct idem_engine *engine, struct idem__group *group)
 {
@@ -254,6 +255,7 @@ bring_back(struct idem_engine *engine, struct idem__group *group)
     const struct idem__job *job = who_acts(group);
     const struct idem_op *op;
     uint64_t fence, mark;
+    bool known, accepted;
 
     group->withheld = false;
     if (!job || group->guessed)
@@ -263,12 +265,16 @@ bring_back(struct idem_engine *engine, struct idem__group *group)
         return;
     /* This may be the first sign that the store went back. If the mark cannot
      * tell now, nothing is done. */
-    group->withheld =
-        !idem__epoch_check(engine, true) || atomic_load(&engine->rolled_back);
-    if (group->withheld || engine->epoch.lost_to == 0 ||
-        mark < engine->epoch.lost_from || mark > engine->epoch.lost_to)
-        return;
+    known = idem__epoch_check(engine, true);
+    accepted = !atomic_load(&engine->rolled_back);
     op = &job->op;
+    group->withheld =
+        !known || (!accepted && (op->verb != IDEM_SETTLE || op->outcome == 0));
+    if (group->withheld ||
+        (accepted &&
+         (engine->epoch.lost_to == 0 || mark < engine->epoch.lost_from ||
+          mark > engine->epoch.lost_to)))
+        return;
     *record = (struct idem_record){
         .type = op->type,
         .state = IDEM_STATE_EXECUTING,
