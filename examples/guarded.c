@@ -13,7 +13,7 @@
 
 static uint64_t highest_fence;
 
-/* The whole trick: remember the highest fence, refuse a lower one. */
+/* Remember the highest fence, and refuse a lower one. */
 static void
 guarded_write(const char *who, uint64_t fence)
 {

@@ -1,9 +1,10 @@
 /*
- * bank.h - a small bank that plays every database scheme.
+ * bank.h - a small bank that implements every database scheme.
  *
- * main.c reads HTTP, input.c checks what was asked and words the answers, db.c
+ * main.c reads HTTP, input.c checks the requests and writes the responses, db.c
  * has the connections. records.c has the schemes that keep a record, tables.c
- * those on the bank's own tables: one short function each, to read and to copy.
+ * has those on the bank's own tables. Each scheme is one short function to read
+ * and to copy.
  */
 #ifndef BANK_H
 #define BANK_H
@@ -21,16 +22,16 @@ struct db {
     struct sqlite3 *sqlite;
 };
 
-/* The tables are made, with something in them, at the first start. */
+/* At the first start, create the tables and their first rows. */
 bool db_setup(const char *url);
-struct db *db_take(void); /* waits for one that nobody uses */
+struct db *db_take(void); /* waits for a free one */
 void db_give_back(struct db *db);
 
 bool db_begin(struct db *db);
 bool db_commit(struct db *db);
 void db_rollback(struct db *db);
 
-/* What is asked, and what is answered. */
+/* A request and its response. */
 struct request {
     const char *method;
     const char *parts[5]; /* /accounts/ann/T1 is "accounts", "ann", "T1" */
@@ -39,7 +40,7 @@ struct request {
     const char *key;    /* the header "Idempotency-Key"; NULL: none */
     const char *person; /* who asks; the header "person", "mydlq" if none */
     json_t *body;       /* an object; empty if none came */
-    json_t *query;      /* what stands behind the ?, as texts */
+    json_t *query;      /* the part after the ?, as texts */
 };
 
 struct reply {
@@ -59,8 +60,8 @@ void handle(struct bank *bank, const struct request *request,
 
 /* ---- input.c ----------------------------------------------------------- */
 
-/* A field of the body or of the query. False: it is missing or wrong, and the
- * reply says so: 400, which no retry makes better. */
+/* A field of the body or of the query. False: it is missing or wrong. The reply
+ * is then 400 and says that a retry does not help. */
 bool read_number(const struct request *request, const char *name,
                  int64_t *number, struct reply *reply);
 bool read_text(const struct request *request, const char *name,
@@ -71,7 +72,7 @@ const char *text_or(const struct request *request, const char *name,
 
 void say(struct reply *reply, unsigned status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Nothing was done, or (IDEM_ERR_LOST) nobody knows. */
+/* Nothing was done or, with IDEM_ERR_LOST, the outcome is unknown. */
 void say_error(struct reply *reply, const struct idem_error *err);
 /* The verdicts of a record, and of a scheme on the bank's own tables. */
 void say_answer(struct reply *reply, const struct idem_answer *answer);
@@ -79,12 +80,12 @@ void say_verdict(struct reply *reply, enum idem_sql_verdict verdict,
                  const struct idem_sql_row *row);
 void say_row(struct reply *reply, const struct idem_sql_row *row);
 
-/* What makes two requests the same one: the same key with another amount is a
- * mistake, and not a repeat. */
+/* A hash of the request's content. A request with the same key and another
+ * amount is a mistake and not a repeat. */
 void fingerprint(uint8_t into[IDEM_FINGERPRINT_LEN], const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* ---- records.c and tables.c: false if it is nothing of theirs ----------- */
+/* ---- records.c and tables.c: false if the request is not for them ------- */
 
 bool handle_record(struct bank *bank, struct db *db,
                    const struct request *request, struct reply *reply);

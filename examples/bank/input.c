@@ -1,5 +1,5 @@
 /*
- * input.c - what was asked, checked; and what is answered, as HTTP and JSON.
+ * input.c - checks the requests, and writes the responses as HTTP and JSON.
  */
 #include "bank.h"
 

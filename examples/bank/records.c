@@ -200,7 +200,7 @@ post_transfers(struct db *db, const struct request *request,
     run_once(db, &op, move_money, &t, reply);
 }
 
-/* What became of it? If nothing did, nothing will. */
+/* The outcome of a transfer. If it was never executed, it never will be. */
 static void
 post_settle(struct db *db, const struct request *request, struct reply *reply)
 {

@@ -24,7 +24,7 @@
     struct idem_sql_pair name##_key = {column_name, value};                    \
     struct idem_sql_place name = {table_name, &name##_key, 1}
 
-/* What a scheme did, while its transaction is open. */
+/* A scheme that runs: its open transaction and the result so far. */
 struct scheme {
     struct db *db;
     enum idem_status status;
@@ -62,8 +62,8 @@ end(struct scheme *s, struct reply *reply)
 
 /* ---- unique keys --------------------------------------------------------- */
 
-/* A client that may repeat itself asks for the number first, and sends it as it
- * was told: as a text. */
+/* A client that may repeat its request gets the order number first, and sends
+ * it back as text, exactly as it got it. */
 static void
 post_orders(struct bank *bank, struct db *db, const struct request *request,
             struct reply *reply)
@@ -120,7 +120,7 @@ post_flows(struct db *db, const struct request *request, struct reply *reply)
     end(&s, reply);
 }
 
-/* The first vote counts; a later one is told which that is. */
+/* The first vote counts. The response to a later vote shows the first one. */
 static void
 post_votes(struct db *db, const struct request *request, struct reply *reply)
 {
@@ -219,7 +219,8 @@ post_withdraw(struct db *db, const struct request *request, struct reply *reply)
     end(&s, reply);
 }
 
-/* Whoever locks the row first finds the order created, the others finished. */
+/* The first request that locks the row finds the order in state "created"; the
+ * others find it "finished". */
 static void
 post_process(struct db *db, const struct request *request, struct reply *reply)
 {

@@ -64,7 +64,7 @@ a_command_starts_or_the_reason_is_told(void **state)
         }
         assert_int_equal(open_files(), files);
     } while (fault.fired);
-    assert_true(n > 3 && started > 1); /* no pidfd is no error */
+    assert_true(n > 3 && started > 1); /* it works without a pidfd */
 }
 
 static void
@@ -151,7 +151,7 @@ the_process_at_the_other_end_is_known(void **state)
     arm("getsockopt", 1, 0);
     assert_false(idem__peer_is_ours(ends->unix_fd[0]));
     disarm();
-    assert_false(idem__peer_is_ours(ends->tcp)); /* nobody is known there */
+    assert_false(idem__peer_is_ours(ends->tcp)); /* TCP names no user */
     /* Without the file, "nobody" has its usual number. */
     arm("fopen64", 1, 0);
     assert_true(idem__peer_is_ours(ends->unix_fd[0]));

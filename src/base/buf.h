@@ -10,7 +10,7 @@
 
 /* Owned bytes. Growing past the cap, or out of memory, is an error that leaves
  * the content unchanged. `_init` sets a cap, `_reset` empties the buffer and
- * keeps its memory, `_clear` frees it. Whoever adds many pieces may check
+ * keeps its memory, `_clear` frees it. A caller that adds many pieces may check
  * `lacks` once, after the last one. */
 struct idem_buf {
     uint8_t *data;

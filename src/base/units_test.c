@@ -83,7 +83,7 @@ a_time_without_a_unit_is_told_which_it_could_have(void **state)
                         "has no unit: 30s or 30ms?");
     assert_non_null(strstr(idem__time_flaw("soon", flaw), "is not a time"));
     assert_non_null(strstr(idem__time_flaw("30x", flaw), "is not a time"));
-    /* So many digits are no time that anybody meant. */
+    /* Nobody means a time with so many digits. */
     assert_non_null(
         strstr(idem__time_flaw("12345678901234567890", flaw), "is not a time"));
 }

@@ -84,7 +84,7 @@ enum {
 
 int cli_exit_verdict(enum idem_verdict verdict);
 
-/* What a person can do about this verdict; NULL if it needs no step. */
+/* The step that a person can take after this verdict; NULL: none. */
 const char *cli_advice(enum idem_verdict verdict);
 int cli_exit_status(enum idem_status status);
 

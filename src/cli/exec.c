@@ -101,9 +101,10 @@ pass_on(int to, const char *data, size_t len)
     return true;
 }
 
-/* The output that cannot be passed on is still kept, but this is no promise to
- * print it again: it may be too long, and a loose command that failed is run
- * again. A reader that is gone wants no more of it; anybody else is told. */
+/* If the output cannot be passed on, it is still kept. That does not guarantee
+ * that a repeat prints it: it may be too long, and a loose command that failed
+ * is run again. A message reports the error, except when the reader has closed
+ * the pipe, because it then wants no more output. */
 static void
 pass_on_or_tell(struct exec_stream *stream, const char *data, size_t len)
 {

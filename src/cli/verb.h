@@ -62,9 +62,10 @@ struct cli_verb {
         "subject", 0, CLI_TEXT, subject, "TEXT", "a label for people"          \
     }
 
-/* Run the op on an open engine, with the verb's patience. An operator's action
- * on a journal is written to its audit trail. Says on standard error if callers
- * may not get the op's result. */
+/* Run the op on an open engine. While the record is busy, retry for as long as
+ * the verb allows. An operator's action on a journal is written to its audit
+ * trail. If callers may not get the op's result, a line on standard error says
+ * so. */
 enum idem_status cli_do_verb(const struct cli_verb *verb,
                              struct idem_engine *engine,
                              const struct idem_op *op,
@@ -84,7 +85,7 @@ int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);
 int cli_plain_verb(enum idem_verb verb, const char *usage, const char *about,
                    int argc, char **argv);
 
-/* What the answer itself does not say. */
+/* Facts that the answer itself does not contain. */
 struct cli_more {
     int64_t doubt_ms; /* GET: in doubt for this long; -1: it is not */
     bool was_absent;  /* SETTLE: it created the record */

@@ -161,7 +161,7 @@ struct occupant {
     bool of_gateway;  /* the engine of a gateway */
 };
 
-/* What its command line says; without --socket a server has the default one. */
+/* Read its command line. A server without --socket has the default socket. */
 static void
 read_command_line(long pid, struct occupant *occupant)
 {
@@ -297,7 +297,7 @@ cli_say_none(const struct cli_where *where, const char *what)
     struct idem_error err = {0};
     char url[CLI_URL_MAX], shown[CLI_URL_MAX];
 
-    place.credentials = NULL; /* a file's name is no part of the address */
+    place.credentials = NULL; /* a file is not part of the address */
     if (!store && cli_server_url(&place, url, sizeof(url), &err) != IDEM_OK)
         return;
     idem__url_redact(store ? store : url, shown, sizeof(shown));

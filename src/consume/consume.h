@@ -20,7 +20,7 @@
 #include <idem/consume.h>
 #include <pthread.h>
 
-/* What happens to a delivery at the end. */
+/* How a delivery is concluded. */
 enum fate {
     FATE_RECORDING, /* handled; the engine returns it after its FINISH */
     FATE_ACKNOWLEDGE,
@@ -106,10 +106,11 @@ struct source_type {
      * cannot say; after another error the source must be closed. */
     enum idem_status (*lag)(struct source *source, int64_t *messages,
                             struct idem_error *err);
-    /* Nothing came for so long that the consumer would end. Ask the broker, so
-     * that one that stands still does not count as idle. Messages that were
-     * there before the question are returned by the next call of `take`, or
-     * *waiting is true. NULL: `joining` says it. */
+    /* No message came for so long that the consumer would end. Ask the broker
+     * whether messages wait, because a broker that hangs must not count as
+     * idle. Messages that were there before the question are returned by the
+     * next call of `take`, or *waiting is true. NULL: `joining` has the
+     * answer. */
     enum idem_status (*ask)(struct source *source, bool *waiting,
                             struct idem_error *err);
     /* Disconnect and free what the source's own members hold. */

@@ -399,8 +399,8 @@ ask(struct nats_source *self)
     return s;
 }
 
-/* What the server says about a request has no subject to reply to: the request
- * is over (404, 408), or it is an error. */
+/* A message of the server about a request has no reply subject. It says that
+ * the request is over (404, 408), or reports an error. */
 static enum idem_status
 hear(struct nats_source *self, natsMsg *message, struct idem_error *err)
 {

@@ -446,8 +446,8 @@ check_epoch(struct idem_engine *engine)
     }
 }
 
-/* A group of this batch has shown that the store went back. What the groups
- * before it decided was decided without that. */
+/* A group of this batch has shown that the store went back. The groups before it
+ * were decided without that knowledge, so decide them again. */
 static bool
 decide_again(struct idem_engine *engine)
 {

@@ -324,7 +324,7 @@ idem__epoch_wrote(struct idem_engine *engine, const uint8_t *key,
         !idem__happens_once(record) || record->state == IDEM_STATE_FREE ||
         record->state == IDEM_STATE_ISSUED)
         return;
-    /* The loss of a renewal does not show, and matters to nobody. */
+    /* Nobody can notice that a renewal was lost, and its loss does no harm. */
     if (record->state == IDEM_STATE_EXECUTING &&
         before->state == IDEM_STATE_EXECUTING && before->fence == record->fence)
         return;

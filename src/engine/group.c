@@ -92,8 +92,8 @@ refuse(struct idem_engine *engine, struct idem__job *job,
 {
     job->over_quota = job->unsafe = false;
     if (next->state == IDEM_STATE_ABSENT) {
-        /* What it finds there may have been the first write to the older store,
-         * which nobody knew yet. */
+        /* The op found its own earlier write. That may have been the first
+         * write to a store that had gone back, before this was noticed. */
         job->unsafe =
             (verdict == IDEM_V_STARTED || verdict == IDEM_V_REDEEMED) &&
             idem__epoch_refuses(engine, &job->op, before);

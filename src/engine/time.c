@@ -197,8 +197,9 @@ idem__time_update(struct idem_engine *engine)
     time->fence_floor_us++;
     if (late_us > 0 && (uint64_t)late_us > time->fence_floor_us)
         time->fence_floor_us = (uint64_t)late_us;
-    /* Written times never lie before the last fence. So a record that has
-     * expired and is gone never had a fence at or above the next one. */
+    /* Written times are never earlier than the last fence. So a record that
+     * has expired and was removed never had a fence at or above the next
+     * one. */
     late_us = (int64_t)time->fence_floor_us;
 
     engine->boot_now_us = boot_us;

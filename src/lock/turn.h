@@ -17,7 +17,7 @@ enum idem_status idem__unlock(struct idem_engine *engine,
                               struct idem_answer *answer,
                               struct idem_error *err);
 
-/* What is left of a wait that ends at this time of the boot clock. */
+/* The rest of a wait that ends at this time of the boot clock. */
 int64_t idem__wait_left_ms(struct idem_engine *engine, int64_t end_us);
 enum idem_status idem__wait_cancelled(struct idem_error *err);
 

@@ -1,6 +1,6 @@
 /*
- * remote_greet_test.c - the client of idem:// and servers that are no idem
- * server, or answer what no idem server answers.
+ * remote_greet_test.c - tests the client of idem:// with servers that are not
+ * idem servers, and with replies that an idem server never sends.
  */
 #include "../../tests/support/served.h"
 

@@ -456,7 +456,7 @@ equals(enum idem_sql_type type)
     return "is not distinct from ?";
 }
 
-/* No such operator, or a text that is no value of the column's type. */
+/* There is no such operator, or a text is not a value of the column's type. */
 static bool
 is_incomparable(const struct idem_sql_fault *f)
 {

@@ -16,7 +16,7 @@
 
 #define PROBE_MS 3000
 
-/* What only an engine of the gateway's own can have; NULL: none is set. */
+/* A setting that only the gateway's own engine can have; NULL: none is set. */
 static const char *
 own_setting(const struct gateway_config *config)
 {

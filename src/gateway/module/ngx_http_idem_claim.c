@@ -549,9 +549,9 @@ ngx_http_idem_claim_leave(ngx_http_idem_claim_t *claim, ngx_uint_t strict)
 
 
 /*
- * Cancel a command that was not sent yet, or one that claims nothing, a question
- * to whose reply nobody listens any more; otherwise an exiting worker would wait
- * for its reply.
+ * Cancel a command that was not sent yet, or a command that claims nothing (see
+ * ngx_http_idem_claim_ask) and whose reply is no longer needed.  Otherwise an
+ * exiting worker would wait for the reply.
  */
 
 static void

@@ -112,7 +112,7 @@ ngx_http_idem_local_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
 
-    /* a page that nginx reads is no work */
+    /* GET and HEAD only read a page: no work was done */
 
     if (ctx && r == r->main && !(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
         ctx->local = 1;

@@ -29,7 +29,7 @@
 
 #include <idem/idem.h>
 
-/* What a right allows, as bits. */
+/* The operations that a right allows, as bits. */
 enum {
     SERVER_MAY_MEASURE = 1 << 0, /* figures */
     SERVER_MAY_LOOK = 1 << 1,    /* read one record, by its name */

@@ -648,8 +648,8 @@ build_scan(struct etcd_store *self, const char *cursor, size_t limit)
     return !out->lacks;
 }
 
-/* The cursor of the first key, of IDEM__HEX_LEN digits, that comes after a name
- * (without the prefix) that is none. */
+/* Set the cursor to the first key, of IDEM__HEX_LEN digits, that sorts after a
+ * name (without the prefix) that is not a key. */
 static void
 pass(struct idem_cursor *cursor, const uint8_t *name, size_t len)
 {
@@ -664,7 +664,8 @@ pass(struct idem_cursor *cursor, const uint8_t *name, size_t len)
         n++;
     }
     if (n < IDEM__HEX_LEN) {
-        /* The digit after the byte that is no digit, or any at the end. */
+        /* The first digit that sorts after the byte that is not a digit; at
+         * the end of the name any digit. */
         for (next = digits; n < len && *next && (uint8_t)*next < name[n];)
             next++;
         text[n] = *next;

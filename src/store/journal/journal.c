@@ -1,11 +1,11 @@
 /*
  * journal.c - journal:DIR, the embedded store: a log in a folder.
  *
- * The index alone says that a key is absent, once the key's slice is loaded
- * (load.c). A record that may be the key's is
- * read, unless its rev is noted: the engine reads a record before it replaces
- * it, and that notes the rev. See journal.h for the other files of the journal
- * and docs/journal-format.md for the file format.
+ * Once a key's slice is loaded (load.c), the index alone can say that the key
+ * is absent. A record that may be the key's is read, unless its rev is noted:
+ * the engine reads a record before it replaces it, and this read notes the rev.
+ * See journal.h for the other files of the journal and docs/journal-format.md
+ * for the file format.
  */
 #include "journal.h"
 

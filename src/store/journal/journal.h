@@ -236,7 +236,7 @@ enum idem_status idem__folder_complete(struct journal *self,
  */
 enum idem_status idem__folder_open(struct journal *self,
                                    struct idem_error *err);
-/* Open the folder for reading, without a lock, whoever may write there. */
+/* Open the folder for reading, without a lock. Any user may write there. */
 enum idem_status idem__folder_look(struct journal *self,
                                    struct idem_error *err);
 void idem__folder_close(struct journal *self);

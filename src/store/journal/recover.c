@@ -4,11 +4,11 @@
  * Every segment needs a saved index, from which load.c fills the index. Where
  * it is missing or invalid, as for the newest segment of a killed process, it
  * is made from the entries. Each segment's head says where the one before it
- * ends; the newest ends where its last valid
- * entry does. If the writer died during its last batch, the incomplete batch is
- * cut off; it was never acknowledged. Anything else that is not valid is
- * damage. It is reported with its place, and the journal does not open unless
- * the operator accepts the loss of the damaged entries.
+ * ends; the newest ends where its last valid entry does. If the writer died
+ * during its last batch, the incomplete batch is cut off; it was never
+ * acknowledged. Anything else that is not valid is damage. It is reported with
+ * its place, and the journal does not open unless the operator accepts the loss
+ * of the damaged entries.
  */
 #include "journal.h"
 

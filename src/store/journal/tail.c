@@ -8,10 +8,11 @@
  * which would write whole pages, too; only it takes longer. Where O_DIRECT is
  * not possible, the entries are written in the ordinary way.
  *
- * Bytes written so are not in the page cache. The last ones are kept here, so a
- * record that was just written is read from memory. When an older one is read
- * for the first time, all of its stretch of the file is asked for: requests of
- * one moment are often repeated together.
+ * Bytes that are written in this way are not in the page cache. The last ones
+ * are kept here, so a record that was just written is read from memory. When an
+ * older record is read for the first time, the whole stretch of the file around
+ * it is read ahead, because requests that were sent at the same time are often
+ * repeated at the same time.
  */
 #include "journal.h"
 

@@ -37,7 +37,7 @@ ask(struct mysql_store *self, enum idem_status *status, struct idem_error *err)
     return NULL;
 }
 
-/* The same, for records: what was found is confirmed before it is told. */
+/* The same, for records. They are confirmed before the caller gets them. */
 static MYSQL_RES *
 ask_records(struct mysql_store *self, enum idem_status *status,
             struct idem_error *err)

@@ -400,7 +400,8 @@ conclude(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status;
 }
 
-/* What was found and not confirmed may be lost with the server. */
+/* If the server crashes, it may lose records that were found but not
+ * confirmed. So they must not be reported. */
 static void
 forget_found(struct idem_swap *swaps, size_t count)
 {
@@ -432,7 +433,7 @@ confirm_found(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     return status;
 }
 
-/* The writes failed: what was found may still be told. */
+/* The writes failed. The records that were found may still be reported. */
 static void
 keep_found(struct mysql_store *self, struct idem_swap *swaps, size_t count,
            enum written written)

@@ -547,9 +547,9 @@ read_clock(struct idem_store *store, int64_t *now_us, struct idem_error *err)
     return IDEM_OK;
 }
 
-/* As long as full batches show that there is more, the next ones are larger,
- * for a commit costs more than many rows, and all of them together get one part
- * in SWEEP_SHARE of the time. */
+/* A full batch shows that there is more. Then the next batch is larger, because
+ * a commit costs more than many rows. All batches together take one part in
+ * SWEEP_SHARE of the time. */
 static void
 tend(struct idem_store *store, int64_t drop_ms)
 {

@@ -158,9 +158,9 @@ show_page(struct zk_store *self, const struct zk_page *page, size_t count,
     return status;
 }
 
-/* A follower may be behind. What it lists after this has every record that was
- * acknowledged before. A connection to another server does not go back behind
- * it. */
+/* A follower may lag behind. After this call its listings have every record
+ * that was acknowledged before the call. If the session moves to another
+ * server, that server is not older than this. */
 static enum idem_status
 catch_up(struct zk_store *self, struct idem_error *err)
 {
