@@ -264,6 +264,28 @@ odd_kind(struct idem_engine *engine, const struct idem_op *op)
     return text;
 }
 
+/* A record that FORGET deletes, of a worker whose lease is alive. */
+static bool
+forgets_running(struct idem_engine *engine, const struct idem_op *op)
+{
+    struct idem_op get = {
+        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+    struct idem_answer answer = {0};
+    struct idem__stats stats;
+    bool running = false;
+
+    if (op->verb == IDEM_FORGET &&
+        idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
+        answer.verdict == IDEM_V_RECORD &&
+        answer.record->type == IDEM_TYPE_REQUEST &&
+        answer.record->state == IDEM_STATE_EXECUTING) {
+        idem__stats(engine, &stats);
+        running = cli_doubt_ms(answer.record, stats.now_ms) < 0;
+    }
+    idem_answer_clear(&answer);
+    return running;
+}
+
 /* The callers may not get the result that was given. */
 static void
 warn_of_result(const struct idem_op *op, const struct idem_answer *answer,
@@ -288,12 +310,16 @@ cli_do_verb(const struct cli_verb *verb, struct idem_engine *engine,
             struct idem_error *err)
 {
     const char *odd = odd_kind(engine, op);
+    bool running = forgets_running(engine, op);
     enum idem_status status = run_patiently(verb, engine, op, answer, err);
 
     if (server_op_operates(op))
         audit(cli_store_url(&verb->where), op, status, answer);
     if (status == IDEM_OK)
         warn_of_result(op, answer, odd);
+    if (running && status == IDEM_OK && answer->verdict == IDEM_V_OK)
+        warn_of(op, "was executing, and its lease had not ended: if its worker "
+                    "is alive, the next request runs the work a second time");
     return status;
 }
 

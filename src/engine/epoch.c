@@ -128,7 +128,8 @@ went_back(struct idem_engine *engine, uint64_t fence, uint64_t rev,
               "Did the store come back empty, from an old file or a backup, or "
               "fail over? Strict requests, tokens and ids are refused, because "
               "they could happen twice: restore the store and start the server "
-              "again, or accept the loss with idem store accept-rollback",
+              "again; or settle what was executed (idem settle … --absent --as "
+              "OUTCOME), then accept the loss with idem store accept-rollback",
               how);
 }
 
@@ -417,8 +418,9 @@ idem__epoch_refuse(bool maybe_stored, struct idem_error *err)
 {
     return idem__fail(err, maybe_stored ? IDEM_ERR_LOST : IDEM_ERR_UNAVAILABLE,
                       IDEM__STORE_WENT_BACK
-                      ", and this could happen twice: restore the store, or "
-                      "accept the loss with idem store accept-rollback");
+                      ", and this could happen twice: restore the store; or "
+                      "settle what was executed, then accept the loss with "
+                      "idem store accept-rollback");
 }
 
 bool

@@ -270,10 +270,9 @@ bring_back(struct idem_engine *engine, struct idem__group *group)
     op = &job->op;
     group->withheld =
         !known || (!accepted && (op->verb != IDEM_SETTLE || op->outcome == 0));
-    if (group->withheld ||
-        (accepted &&
-         (engine->epoch.lost_to == 0 || mark < engine->epoch.lost_from ||
-          mark > engine->epoch.lost_to)))
+    if (group->withheld || (accepted && (engine->epoch.lost_to == 0 ||
+                                         mark < engine->epoch.lost_from ||
+                                         mark > engine->epoch.lost_to)))
         return;
     *record = (struct idem_record){
         .type = op->type,

@@ -80,7 +80,12 @@ def test_release_renew_forget_and_settle(idem):
     again = idem("begin", "s", "1", "-p", "fence")[1].strip()
     assert int(again) > int(fence)
     assert idem("forget", "s", "1")[0] == 0
+    assert "idem: s 1 was executing, and its lease had not ended" in idem.said
     assert idem("finish", "s", "1", again, "succeeded")[0] == 15
+    fence = idem("begin", "s", "1", "-p", "fence")[1].strip()
+    assert idem("forget", "s", "1", "--fence", again)[0] == 15 and "lease had not ended" not in idem.said
+    assert idem("finish", "s", "1", fence, "succeeded")[0] == 0
+    assert idem("forget", "s", "1")[0] == 0 and "lease had not ended" not in idem.said
 
     assert idem("settle", "s", "never", "--reason", "no such order")[0] == 0
     code, out = idem("begin", "s", "never")

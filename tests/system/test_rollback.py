@@ -86,6 +86,7 @@ def test_a_running_server_refuses_until_the_loss_is_accepted(store):
         token = c("ISSUE", "me")[1]
         save()
         done(c, "lost")
+        done(c, "looked-up")
         fence = c("BEGIN", "pay", "running", "LEASE", LEASE)[1]
         assert c("REDEEM", token, "me")[0] == "redeemed"
         marked(c)
@@ -97,6 +98,11 @@ def test_a_running_server_refuses_until_the_loss_is_accepted(store):
         tried = subprocess.run([IDEM, "begin", "pay", "unheard-of", "--server", "unix:" + s.socket], text=True, capture_output=True)
         assert tried.returncode == 20 and tried.stderr.endswith("accept the loss with idem store accept-rollback\n") and "failed" not in tried.stderr, tried
         assert "went back" in s.output() and "rolled_back:1" in c("INFO")
+        # The operator may know what became of a lost request, and settle it before the loss is accepted.
+        known = subprocess.run([IDEM, "settle", "pay", "looked-up", "--absent", "--as", "succeeded", "--result", "found at the bank", "--server",
+                                "unix:" + s.socket], text=True, capture_output=True)
+        assert known.returncode == 0, known
+        assert "found at the bank" in c("BEGIN", "pay", "looked-up")
         # All the rest goes on.
         assert "paid before" in c("BEGIN", "pay", "before")
         assert c("BEGIN", "pay", "loose", "LOOSE")[0] == "started" and c("LOCK", "l", "me", "1000")[0] == "started"
@@ -106,6 +112,7 @@ def test_a_running_server_refuses_until_the_loss_is_accepted(store):
         # The server knows what it did: that comes into doubt, and whoever works on it may finish.
         assert c("BEGIN", "pay", "lost")[0] == "doubt" and c("REDEEM", token, "me")[0] == "duplicate"
         assert c("FINISH", "pay", "running", fence, "SUCCEEDED", "at last")[0] == "ok"
+        assert "found at the bank" in c("BEGIN", "pay", "looked-up")
         assert "at last" in c("BEGIN", "pay", "running") and c("BEGIN", "pay", "new")[0] == "started"
         doubts = subprocess.run([IDEM, "doubts", "--server", "unix:" + s.socket], text=True, stdout=subprocess.PIPE).stdout
         assert "lost" in doubts and "rolled_back:0" in c("INFO")
