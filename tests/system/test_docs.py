@@ -81,6 +81,18 @@ def test_a_page_has_the_same_headings_and_code_in_both_languages(page):
     assert shape(page) == shape(page.replace(".zh-CN", ""))
 
 
+def figures(path):
+    """The rows of tables with two figures or more: a table of one language that was not updated."""
+    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text(path).splitlines() if line.startswith("|"))
+    found = ([cell for cell in row if re.fullmatch(r"[\d., %]*\d[\d., %]*", cell)] for row in rows)
+    return [row for row in found if len(row) > 1]
+
+
+@pytest.mark.parametrize("page", [page for page in documents() if page.endswith(".zh-CN.md")])
+def test_tables_have_the_same_figures_in_both_languages(page):
+    assert figures(page) == figures(page.replace(".zh-CN", ""))
+
+
 def test_the_map_names_folders_and_files_that_exist():
     map_ = text("ARCHITECTURE.md")
     for folder in re.findall(r"`((?:src|include|sql|clients|examples|docs|bench|tests)/[\w/]*)`", map_):
