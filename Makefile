@@ -236,6 +236,11 @@ $(B)/tests/stall_log.so: tests/support/tools/stall_log.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g $(WARN) -fPIC -shared -o $@ $< -ldl
 
+# Loaded into an idem whose commits are to be refused.
+$(B)/tests/refuse_commit.so: tests/support/tools/refuse_commit.c $(B)/flags
+	@mkdir -p $(@D)
+	$(filter-out -MMD -MP -include src/base/poison.h,$(compile)) -fvisibility=default -shared -o $@ $< -ldl
+
 # Loaded into a program whose calls are to fail (tests/faults).
 $(B)/tests/faults.so: tests/faults/faults.c $(B)/flags
 	@mkdir -p $(@D)

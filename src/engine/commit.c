@@ -234,6 +234,7 @@ fill_swaps(struct idem_engine *engine)
         swap->expected =
             group->stored.state == IDEM_STATE_ABSENT ? 0 : group->stored.rev;
         swap->outcome = IDEM_SWAP_LOST; /* unless the store says otherwise */
+        swap->maybe_before = false;
         batch->swapping[count++] = group;
     }
     return count;
@@ -241,12 +242,12 @@ fill_swaps(struct idem_engine *engine)
 
 static void
 refused(struct idem_engine *engine, struct idem__group *group,
-        const struct idem_record *found)
+        const struct idem_swap *swap)
 {
     struct idem_error err;
 
     idem__recent_forget(engine, group->key);
-    if (group->losses > 0)
+    if (group->losses > 0 || swap->maybe_before)
         idem__group_lost(group);
     group->losses = 0;
     if (group->rounds++ >= MAX_ROUNDS) {
@@ -256,7 +257,7 @@ refused(struct idem_engine *engine, struct idem__group *group,
         idem__group_failed(engine, group, IDEM_ERR_UNAVAILABLE, &err);
         return;
     }
-    loaded(engine, group, found);
+    loaded(engine, group, &swap->found);
 }
 
 /* Returns true if the identical swap is to be sent again. */
@@ -312,7 +313,7 @@ one_outcome(struct idem_engine *engine, struct idem__group *group,
             swap->found.rev == group->rev)
             stored(engine, group);
         else
-            refused(engine, group, &swap->found);
+            refused(engine, group, swap);
         return false;
     case IDEM_SWAP_LOCKED:
         if (group->losses > 0)

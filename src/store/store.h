@@ -46,6 +46,9 @@ struct idem_swap {
     const struct idem_record *record; /* what to write; NULL: delete */
     enum idem_outcome outcome;        /* set by the store, for every swap */
     struct idem_record found; /* when refused; state ABSENT: nothing is there */
+    /* When refused: an earlier try of this call may have stored the record,
+     * and somebody else has written since. The engine sets it to false. */
+    bool maybe_before;
 };
 
 struct idem_load {

@@ -849,6 +849,30 @@ def test_mariadb_tells_nothing_that_is_not_on_its_disk():
         database.stop()
 
 
+@pytest.mark.parametrize("verb", ["UNLOCK", "FORGET"])
+def test_a_commit_that_was_refused_but_made_is_not_done_again(mariadb, verb):
+    """Galera may report a commit as refused that it has made. Before the rows are read again, another node writes."""
+    idem("store", "init", mariadb.url)
+    subprocess.run(["make", "-s", "build/tests/refuse_commit.so"], cwd=ROOT, check=True)
+    with folder() as where, engines(mariadb.url, 1) as (other,):
+        flag = os.path.join(where, "flag")
+        env = {"LD_PRELOAD": os.path.join(ROOT, "build/tests/refuse_commit.so"), "REFUSE_COMMIT": flag}
+        with Server(where, store=patient(mariadb.url), env=env) as server, server.client() as a, other.client() as b:
+            take = ("LOCK", "refused", "b", 60000) if verb == "UNLOCK" else ("BEGIN", "refused", verb)
+            assert b("BEGIN", "refused", "guess " + verb)[0] == "started"
+            assert a("BEGIN", "refused", "guess " + verb)[0] == "busy"  # a wrong guess, so for a while there are no more
+            fence = a(*["a" if word == "b" else word for word in take])[1]
+            open(flag, "w").close()
+            a.send(verb, *(("refused", fence) if verb == "UNLOCK" else take[1:]))
+            assert wait_until(lambda: os.path.exists(flag + ".made"), 20)
+            again = b(*take)
+            assert again[0] == "started" and again[1] > fence
+            os.remove(flag + ".made")
+            told = a.read()
+            assert getattr(told, "word", told) == "LOST", told
+            assert a(*["c" if word == "b" else word for word in take])[0] == "busy", "what was started since goes on"
+
+
 def test_a_missing_table_says_how_to_make_it_and_making_it_twice_is_fine(postgres, mariadb):
     postgres.sql("create database fresh")
     mariadb.sql("create database fresh; grant all on fresh.* to idem@'127.0.0.1'")

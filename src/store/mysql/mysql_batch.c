@@ -25,10 +25,11 @@
  * On a Galera cluster the commit itself may be refused (1213), because another
  * node has committed a change of one of these rows; the rows are read again. In
  * wsrep's code that error can also follow from a lost connection between the
- * nodes, so only reading the rows shows what happened. The guess is not used on
- * Galera, because when another node's transaction breaks a bulk statement
- * half-way, the server goes on with the remaining rows, and reports all of them
- * as written although the first ones were rolled back.
+ * nodes, so only reading the rows shows what happened. It does not show it if
+ * somebody else has written the row since; then `maybe_before` is set. The
+ * guess is not used on Galera, because when another node's transaction breaks a
+ * bulk statement half-way, the server goes on with the remaining rows, and
+ * reports all of them as written although the first ones were rolled back.
  *
  * A commit of another client may be visible before it is on the disk (query.c).
  * A commit of own writes also waits for what was read before it. A batch that
@@ -51,7 +52,8 @@
 
 /* What is known about one swap between the two round trips. */
 struct look {
-    bool held; /* the row is locked by this transaction */
+    bool held;  /* the row is locked by this transaction */
+    bool doubt; /* Galera refused a commit that had this swap */
 };
 
 static void
@@ -207,14 +209,17 @@ decide(struct idem_swap *swaps, const struct look *looks, size_t count)
     for (size_t i = 0; i < count; i++) {
         struct idem_swap *swap = &swaps[i];
 
-        if (swap->record && swap->found.rev == swap->record->rev)
+        swap->maybe_before = false;
+        if (swap->record && swap->found.rev == swap->record->rev) {
             swap->outcome = IDEM_SWAP_STORED;
-        else if (swap->found.rev != swap->expected)
+        } else if (swap->found.rev != swap->expected) {
             swap->outcome = IDEM_SWAP_REFUSED;
-        else if (swap->expected != 0 && !looks[i].held)
+            swap->maybe_before = looks[i].doubt;
+        } else if (swap->expected != 0 && !looks[i].held) {
             swap->outcome = IDEM_SWAP_LOCKED;
-        else
+        } else {
             swap->outcome = IDEM_SWAP_NOT_STORED; /* still to be written */
+        }
         writes |= swap->outcome == IDEM_SWAP_NOT_STORED;
     }
     return writes;
@@ -476,6 +481,8 @@ look_and_write(struct mysql_store *self, struct idem_swap *swaps, size_t count,
         return status;
     }
     *written = write_all(self, swaps, count, err);
+    for (size_t i = 0; *written == CONFLICT && i < count; i++)
+        looks[i].doubt |= swaps[i].outcome == IDEM_SWAP_NOT_STORED;
     status = conclude(self, swaps, count, *written, err);
     keep_found(self, swaps, count, *written);
     return status;
@@ -548,8 +555,9 @@ swap_range(struct mysql_store *self, struct idem_swap *swaps, size_t count,
     }
     self->splits++;
     status = swap_range(self, swaps, count / 2, looks, arena, doubt, err);
-    rest = swap_range(self, swaps + count / 2, count - count / 2, looks, arena,
-                      doubt, status == IDEM_OK ? err : NULL);
+    rest = swap_range(self, swaps + count / 2, count - count / 2,
+                      looks + count / 2, arena, doubt,
+                      status == IDEM_OK ? err : NULL);
     return status == IDEM_OK ? rest : status;
 }
 
@@ -568,7 +576,8 @@ idem__mysql_swap(struct idem_store *store, struct idem_swap *swaps,
         return idem__fail(err, IDEM_ERR_MEMORY, "mysql: out of memory");
     for (size_t at = 0; at < count && status == IDEM_OK; at += len) {
         len = idem__swap_chunk(swaps + at, count - at, CHUNK_ROWS, CHUNK_BYTES);
-        status = swap_range(self, swaps + at, len, looks, arena, false, &own);
+        status =
+            swap_range(self, swaps + at, len, looks + at, arena, false, &own);
     }
     if (err && status != IDEM_OK)
         *err = own;
