@@ -207,6 +207,23 @@ def test_a_redis_whose_file_is_not_written_yet_takes_no_claims():
         server.stop()
 
 
+def test_the_first_rewrite_of_a_file_that_is_whole_stops_nobody():
+    """A new Redis with `appendonly yes` reports no size of the file's beginning until its first rewrite is over."""
+    server = Redis(enable_debug_command="yes")
+    try:
+        with folder() as where, Server(where, store=patient(server.url)) as idem, idem.client() as client:
+            assert client("BEGIN", "shop", "before")[0] == "started"
+            server.ask("debug", "populate", "10000")
+            server.set("rdb-key-save-delay", "500")
+            server.ask("bgrewriteaof")
+            server.ask("client", "kill", "type", "normal")
+            assert client("BEGIN", "shop", "during")[0] == "started"
+            there = server.ask("info", "persistence")
+            assert "aof_rewrite_in_progress:1" in there and "aof_base_size:0" in there, there
+    finally:
+        server.stop()
+
+
 def test_everysec_is_accepted_by_name_and_says_what_it_gives_up():
     server = Redis(appendfsync="everysec")
     try:

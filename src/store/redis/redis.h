@@ -95,6 +95,7 @@ struct redis_link {
     redisContext *context;     /* NULL: not connected */
     struct idem__tls_end *tls; /* NULL: not encrypted */
     struct redis_facts facts;
+    char filed[9]; /* run_id of the server when its file had a beginning */
     int64_t checked_us, try_after_us;
     unsigned failures;     /* in a row */
     bool sentinel;         /* only asked for the primary, holds no records */

@@ -438,6 +438,20 @@ idem__redis_link_warn(struct redis_link *link)
     link->said_replicas = has;
 }
 
+/* A Redis that was started with an empty append-only file counts no beginning
+ * of it until the first rewrite is over, but the file has everything. */
+static void
+remember_file(struct redis_link *link)
+{
+    struct redis_facts *facts = &link->facts;
+
+    if (facts->aof_unwritten && facts->run_id[0] &&
+        strcmp(link->filed, facts->run_id) == 0)
+        facts->aof_unwritten = false;
+    snprintf(link->filed, sizeof(link->filed), "%s",
+             facts->aof && !facts->aof_unwritten ? facts->run_id : "");
+}
+
 /* Ask the server about itself; the first time also log in. */
 static bool
 greet(struct redis_link *link, bool first, int64_t deadline_us)
@@ -472,6 +486,7 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
     if (greeting.broken)
         return false;
     link->checked_us = idem__mono_us();
+    remember_file(link);
     if (idem__redis_facts_judge(link->settings, &link->facts, &flaw) !=
         IDEM_OK) {
         idem__fail(&link->why, flaw.status, "redis %s:%d: %s", link->host,
