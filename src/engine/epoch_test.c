@@ -1697,6 +1697,9 @@ test_files_and_other_stores(void)
         cmocka_unit_test(a_last_write_that_this_program_cannot_read_is_there),
         cmocka_unit_test(a_mark_that_somebody_else_writes_too_is_no_rollback),
         cmocka_unit_test(a_store_of_several_parts_goes_on_without_a_mark),
+        cmocka_unit_test(a_store_may_go_back_a_second_time),
+        cmocka_unit_test(a_renewal_does_not_hide_the_loss_of_a_claim),
+        cmocka_unit_test(an_engine_that_accepts_losses_goes_on_by_itself),
         cmocka_unit_test(a_store_that_goes_back_further_later_has_lost_more),
         cmocka_unit_test(the_mark_is_kept_over_a_restart),
         cmocka_unit_test(a_file_that_is_not_a_mark_is_refused),
@@ -1732,7 +1735,6 @@ main(void)
             the_loss_of_the_last_write_is_noticed_although_the_mark_is_there),
         cmocka_unit_test(
             the_loss_of_an_outcome_is_noticed_although_its_claim_is_there),
-        cmocka_unit_test(a_renewal_does_not_hide_the_loss_of_a_claim),
         cmocka_unit_test(a_noticed_loss_is_not_forgotten_by_a_restart),
         cmocka_unit_test(a_noticed_loss_is_not_forgotten_by_an_empty_store),
         cmocka_unit_test(an_outcome_that_is_still_there_is_no_loss),
@@ -1778,10 +1780,8 @@ main(void)
         cmocka_unit_test(only_a_claim_of_the_lost_time_comes_into_doubt),
         cmocka_unit_test(
             a_client_that_waits_for_a_lost_claim_finds_it_in_doubt),
-        cmocka_unit_test(a_store_may_go_back_a_second_time),
         cmocka_unit_test(a_client_that_waits_for_a_lost_claim_is_refused),
         cmocka_unit_test(an_outcome_that_has_expired_anyway_is_not_in_doubt),
-        cmocka_unit_test(an_engine_that_accepts_losses_goes_on_by_itself),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) +
