@@ -327,3 +327,14 @@ idem__url_redact(const char *url, char *out, size_t out_len)
         from = end + secret.len;
     }
 }
+
+void
+idem__url_redact_user(const char *url, char *out, size_t out_len)
+{
+    const char *scheme = strstr(url, "://");
+    const char *user = scheme ? scheme + 3 : url;
+    const char *at = strrchr(user, '@');
+
+    snprintf(out, out_len, "%.*s%s%s", (int)(user - url), url, at ? "***" : "",
+             at ? at : user);
+}

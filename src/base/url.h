@@ -80,4 +80,8 @@ struct idem_bytes idem__url_secret(const char *url, const char *from);
 /* A URL with its password replaced by "***", for messages and logs. */
 void idem__url_redact(const char *url, char *out, size_t out_len);
 
+/* A URL, or an address without a scheme, with all that is before its host
+ * replaced by "***": a name without a password may be a secret. */
+void idem__url_redact_user(const char *url, char *out, size_t out_len);
+
 #endif

@@ -267,6 +267,26 @@ no_password_is_shown(void **state)
 }
 
 static void
+nothing_before_the_host_is_shown(void **state)
+{
+    static const char *const cases[][2] = {
+        {"s://u:p@w@h/d", "s://***@h/d"},
+        {"s://u@h:5", "s://***@h:5"},
+        {"s://h:5/d", "s://h:5/d"},
+        {"u:pw@h:5", "***@h:5"},
+        {"u:p?w@h", "***@h"},
+        {"h:5", "h:5"},
+    };
+    char out[100];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        idem__url_redact_user(cases[i][0], out, sizeof(out));
+        assert_string_equal(out, cases[i][1]);
+    }
+}
+
+static void
 an_option_without_a_value_is_refused(void **state)
 {
     static const char *const wrong[] = {
@@ -294,6 +314,7 @@ main(void)
         cmocka_unit_test(numbers_have_limits),
         cmocka_unit_test(a_setting_is_taken_out_of_the_options),
         cmocka_unit_test(no_password_is_shown),
+        cmocka_unit_test(nothing_before_the_host_is_shown),
         cmocka_unit_test(an_option_without_a_value_is_refused),
         cmocka_unit_test(a_password_may_have_a_slash_and_an_at_sign),
     };

@@ -7,6 +7,7 @@
 #include "../base/address.h"
 #include "../base/hex.h"
 #include "../base/peer.h"
+#include "../base/url.h"
 #include "../remote/remote.h"
 #include "../serve/core/server.h"
 
@@ -77,7 +78,7 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
         snprintf(url, len, "idem://%s%s", address[0] == ':' ? "127.0.0.1" : "",
                  address);
     } else {
-        idem__url_redact(address, shown, sizeof(shown));
+        idem__url_redact_user(address, shown, sizeof(shown));
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\" is %s: give unix:PATH, HOST:PORT or "
                           "idems://HOST:PORT",

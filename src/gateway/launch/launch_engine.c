@@ -7,6 +7,7 @@
 #include "launch.h"
 
 #include "../../base/address.h"
+#include "../../base/url.h"
 #include "../../remote/remote.h"
 
 #include <stdio.h>
@@ -46,7 +47,7 @@ gateway_engine_check(const struct gateway_config *config,
                           "%s belongs to an engine that the gateway starts "
                           "itself: leave it out, or leave out engine",
                           own);
-    idem__url_redact(config->engine, shown, sizeof(shown));
+    idem__url_redact_user(config->engine, shown, sizeof(shown));
     if (!idem__remote_url(config->engine))
         return idem__fail(err, IDEM_ERR_INVALID,
                           "engine: \"%s\" is not the URL of a server: give "
