@@ -84,6 +84,20 @@ finish(struct idem__run *claim, const struct exec_outcome *outcome,
     return report(outcome, answer, &err);
 }
 
+/* The command was not started, so the next call may run it. */
+static void
+give_back(const struct run_options *run, struct idem__run *claim,
+          const char *fence, struct idem_answer *answer)
+{
+    if (idem__run_end(claim, IDEM_STATE_FREE, (struct idem_bytes){NULL, 0},
+                      answer, NULL) == IDEM_OK)
+        return;
+    fprintf(stderr,
+            "idem: the command was not run, but its claim could not be "
+            "released: before a retry, run idem release '%s' '%s' %s\n",
+            run->scope, run->id, fence);
+}
+
 static int
 execute(struct run_options *run, struct idem__run *claim,
         struct idem_answer *answer)
@@ -106,8 +120,7 @@ execute(struct run_options *run, struct idem__run *claim,
         code = finish(claim, &outcome, answer);
     } else {
         fprintf(stderr, "idem: %s\n", err.text);
-        (void)idem__run_end(claim, IDEM_STATE_FREE,
-                            (struct idem_bytes){NULL, 0}, answer, NULL);
+        give_back(run, claim, fence, answer);
         code = outcome.code ? outcome.code : CLI_FAILED;
     }
     exec_outcome_clear(&outcome);

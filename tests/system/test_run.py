@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -455,10 +456,11 @@ def test_credentials_of_a_client():
 
 
 class LossyProxy:
-    """Hands commands on to a server, but swallows the reply to the first command that has this word, and hangs up."""
+    """Hands commands on to a server, but swallows the reply to the first command that has this word, and hangs up. instead: the
+    server reads the second of these for the first."""
 
-    def __init__(self, port, word):
-        self.target, self.word, self.lost, self.asked = port, word, 0, []
+    def __init__(self, port, word, instead=(b"", b"")):
+        self.target, self.word, self.instead, self.lost, self.asked = port, word, instead, 0, []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         serve_each(self.listener, self.serve)
@@ -470,7 +472,7 @@ class LossyProxy:
                 if not data:
                     return
                 self.asked.append(data.split(b"\r\n")[2].lower())
-                server.sendall(data)
+                server.sendall(data.replace(*self.instead))
                 reply = server.recv(65536)
                 if self.word and self.word in data.lower() and not self.lost:
                     self.lost += 1
@@ -500,6 +502,23 @@ def test_a_lost_reply_runs_nothing_twice(server, word):
     finally:
         proxy.close()
     assert proxy.lost == 1
+
+
+def test_a_claim_that_stays_without_a_run_is_told(server):
+    """The server refuses the release: it reads an empty scope."""
+    id = name()
+    proxy = LossyProxy(server.port, None, (b"RELEASE\r\n$4\r\nkept", b"RELEASE\r\n$0\r\n"))
+    cli = Cli(server.where, IDEM_SERVER="127.0.0.1:%d" % proxy.port)
+    try:
+        said = cli("run", "kept", id, "--lease", "1s", "--", "/no/such/command")
+    finally:
+        proxy.close()
+    advice = re.search(rb"the command was not run, but its claim could not be released: before a retry, run idem (release 'kept' '%s' \d+)\n" % id.encode(), said.stderr)
+    assert said.returncode == 127 and b"cannot run /no/such/command" in said.stderr and advice, said.stderr
+    cli = Cli(server.where, IDEM_SERVER="127.0.0.1:%d" % server.port)
+    assert wait_until(lambda: cli("run", "kept", id, "--any-command", "--", "true").returncode == 12)
+    assert cli(*shlex.split(advice[1].decode())).returncode == 0
+    assert cli("run", "kept", id, "--", "true").returncode == 0
 
 
 def test_nothing_is_asked_between_a_claim_and_its_command(server):
