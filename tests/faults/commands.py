@@ -124,7 +124,7 @@ class Case:
         """What is wrong, or None."""
         code, text = said.returncode, said.stdout + said.stderr
         if code == NOT_STARTED and self.starts:
-            state = stage.state(key, self.type)[0] if self.done else "free"
+            state = stage.state(key, "lock" if "lock" in self.name else self.type)[0]
             return None if "cannot run " in said.stderr and state in ("free", "absent") else "exit %d, and the record is %s" % (code, state)
         if code < 0 or code not in ERRORS | {self.code}:
             return "exit %d, not %d" % (code, self.code)
