@@ -478,8 +478,8 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
             return code;
     }
     where = verb->where;
-    where.must_exist =
-        verb->must_exist || op->verb == IDEM_GET || op->verb == IDEM_FORGET;
+    where.must_exist = verb->must_exist || op->verb == IDEM_GET ||
+                       op->verb == IDEM_FORGET || op->fence > 0;
     status = cli_engine_open(&where, &engine, &err);
     if (status == IDEM_OK)
         status = find_missing(verb, engine, op, &answer, &missing, &err);

@@ -120,10 +120,14 @@ def test_an_empty_list_names_what_was_asked(idem):
         assert done.stderr == "idem: no doubts at unix:%s\n" % server.socket
 
 
+WITH_A_FENCE = [("finish", "s", "i", "5", "succeeded", "r"), ("release", "s", "i", "5"), ("renew", "s", "i", "5", "1h"), ("unlock", "i", "5"),
+                ("settle", "s", "i", "--as", "failed", "--fence", "5")]  # only a record that is there can have it
+
+
 def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
     """A mistyped name would look like a journal without records and without doubts."""
     wrong = bare.where + "/mistyped"
-    for args in (("doubts",), ("scan",), ("find", "i"), ("get", "s", "i"), ("forget", "s", "i"), ("settle", "--all", "--as", "failed", "--yes")):
+    for args in (("doubts",), ("scan",), ("find", "i"), ("get", "s", "i"), ("forget", "s", "i"), ("settle", "--all", "--as", "failed", "--yes"), *WITH_A_FENCE):
         for options in ("", "?clock=trust"):
             code, out = bare(*args, "--store", "journal:" + wrong + options)
             assert code == 2 and out == "" and "there is no folder %s: correct the name" % wrong in bare.said, (args, bare.said)
@@ -134,7 +138,7 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
 def test_looking_into_a_file_that_is_missing_does_not_create_it(bare):
     wrong = bare.where + "/mistyped"
     for args in (("doubts",), ("scan",), ("find", "i"), ("get", "s", "i"), ("forget", "s", "i"), ("settle", "--all", "--as", "failed", "--yes"),
-                 ("settle", "s", "i", "--as", "failed")):
+                 ("settle", "s", "i", "--as", "failed"), *WITH_A_FENCE):
         for options in ("", "?mode=wal"):
             code, out = bare(*args, "--store", "sqlite:" + wrong + options)
             assert code == 2 and out == "" and "sqlite: there is no file %s: correct the name" % wrong in bare.said, (args, bare.said)
