@@ -9,7 +9,6 @@
 #include "verb.h"
 #include "where.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -69,25 +68,6 @@ init(const char *url)
     return CLI_OK;
 }
 
-/* False also if the folder cannot be read: opening the journal says why. */
-static bool
-lacks_segments(const char *dir)
-{
-    DIR *folder = opendir(dir);
-    const struct dirent *file;
-    bool lacks = folder != NULL;
-
-    errno = 0;
-    while (lacks && (file = readdir(folder)))
-        lacks = strlen(file->d_name) < 4 ||
-                strcmp(strchr(file->d_name, 0) - 4, ".seg") != 0;
-    if (errno != 0)
-        lacks = false;
-    if (folder)
-        closedir(folder);
-    return lacks;
-}
-
 /* Opening a journal or an SQLite file creates it, also in a folder that has no
  * journal yet. Then a mistyped name would look like a store that is ready. */
 static enum idem_status
@@ -101,7 +81,7 @@ must_exist(const char *url, struct idem_error *err)
     snprintf(path, sizeof(path), "%.*s", (int)strcspn(url + skip, "?"),
              url + skip);
     if (skip == 0 || !path[0] || strncmp(path, ":memory:", 8) == 0 ||
-        (stat(path, &st) == 0 ? !journal || !lacks_segments(path)
+        (stat(path, &st) == 0 ? !journal || !cli_lacks_journal(path)
                               : errno != ENOENT))
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_INVALID,

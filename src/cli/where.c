@@ -12,6 +12,7 @@
 #include "../serve/core/server.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,8 +232,27 @@ cli_store_open(const struct cli_where *where, const char *url,
     return idem_open(url, &filled, engine, err);
 }
 
-/* A command that only looks refuses a folder or file that is missing. Otherwise
- * a mistyped name would look like a store without records. */
+bool
+cli_lacks_journal(const char *dir)
+{
+    DIR *folder = opendir(dir);
+    const struct dirent *file;
+    bool lacks = folder != NULL;
+
+    errno = 0;
+    while (lacks && (file = readdir(folder)))
+        lacks = strcmp(file->d_name, "lock") != 0 && /* it is being made */
+                (strlen(file->d_name) < 4 ||
+                 strcmp(strchr(file->d_name, 0) - 4, ".seg") != 0);
+    if (errno != 0)
+        lacks = false;
+    if (folder)
+        closedir(folder);
+    return lacks;
+}
+
+/* A command that only looks refuses a store that is missing. Otherwise a
+ * mistyped name would look like a store without records. */
 static enum idem_status
 check_place(const char *url, struct idem_error *err)
 {
@@ -244,8 +264,17 @@ check_place(const char *url, struct idem_error *err)
 
     snprintf(path, sizeof(path), "%.*s",
              (int)(options ? (size_t)(options - place) : strlen(place)), place);
-    if (skip == 0 || strncmp(path, ":memory:", 8) == 0 ||
-        stat(path, &st) == 0 || errno != ENOENT)
+    if (skip == 0 || strncmp(path, ":memory:", 8) == 0)
+        return IDEM_OK;
+    if (stat(path, &st) == 0)
+        return !journal || !cli_lacks_journal(path)
+                   ? IDEM_OK
+                   : idem__fail(err, IDEM_ERR_INVALID,
+                                "journal: there is no journal in the folder "
+                                "%.150s: correct the name; idem begin or idem "
+                                "serve creates a journal",
+                                path);
+    if (errno != ENOENT)
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_INVALID,
                       journal ? "journal: there is no folder %.150s: correct "

@@ -132,6 +132,12 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
             code, out = bare(*args, "--store", "journal:" + wrong + options)
             assert code == 2 and out == "" and "there is no folder %s: correct the name" % wrong in bare.said, (args, bare.said)
     assert not os.path.exists(wrong)
+    os.mkdir(wrong)
+    with open(wrong + "/notes", "w"):
+        for args in (("doubts",), ("get", "s", "i"), ("finish", "s", "i", "5", "succeeded", "r")):
+            code, out = bare(*args, "--store", "journal:" + wrong)
+            assert code == 2 and out == "" and "there is no journal in the folder %s: correct the name" % wrong in bare.said, (args, bare.said)
+    assert os.listdir(wrong) == ["notes"]
     assert bare("begin", "s", "i", "--store", "journal:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "journal:" + wrong)[0] == 0
 
 
