@@ -53,7 +53,7 @@ func partsOf(text string) ([]string, error) {
 		given = "idem+unix:" + path
 	} else if !strings.Contains(text, "://") && !strings.HasPrefix(text, "idem+unix:") && hostPort.MatchString(text) {
 		given = "idem://" + text
-		if text[0] == ':' {
+		if text[0] == ':' && !strings.Contains(text, "@") {
 			given = "idem://127.0.0.1" + text
 		}
 	}

@@ -76,7 +76,8 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
         snprintf(url, len, "idem+unix:%s",
                  address[0] == '/' ? address : address + 5);
     } else if (has_port(address)) {
-        snprintf(url, len, "idem://%s%s", address[0] == ':' ? "127.0.0.1" : "",
+        snprintf(url, len, "idem://%s%s",
+                 address[0] == ':' && !strchr(address, '@') ? "127.0.0.1" : "",
                  address);
     } else {
         idem__url_redact_user(address, shown, sizeof(shown));

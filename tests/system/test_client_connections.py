@@ -53,11 +53,12 @@ def test_a_client_takes_every_address_that_the_command_line_takes(language, monk
         return (done.stdout + done.stderr).replace('\\"', '"')
 
     with folder() as where, Server(where, listen=True) as s, folder() as other, \
-         Server(other, "--credentials", write_credentials(other, "shop a/long@secret#1 use s"), listen=True) as closed:
+         Server(other, "--credentials", write_credentials(other, "shop a/long@secret#1 use s", "default no-name-secret use s"), listen=True) as closed:
         path, port = s.socket, s.port
         for n, to in enumerate(("unix:" + path, path, "unix:" + os.path.relpath(path, CLIENTS), "idem+unix:" + path, ":%d" % port, "127.0.0.1:%d" % port,
                                 "[::ffff:127.0.0.1]:%d" % port, "idem://127.0.0.1:%d" % port, "idem://127.0.0.1:%d/" % port,
-                                "shop:a/long@secret#1@127.0.0.1:%d" % closed.port, "idem://shop:a%%2Flong%%40secret%%231@127.0.0.1:%d" % closed.port)):
+                                "shop:a/long@secret#1@127.0.0.1:%d" % closed.port, ":no-name-secret@127.0.0.1:%d" % closed.port,
+                                "idem://shop:a%%2Flong%%40secret%%231@127.0.0.1:%d" % closed.port)):
             told = begin(to, "told-%d" % n)
             assert told.returncode == 0, (to, told.stderr)
             monkeypatch.delenv("IDEM_SERVER", raising=False)

@@ -25,7 +25,7 @@ export class Broken extends Error {
 function partsOf(text) {
     let url = text;
     if (/^(unix:|\/)/.test(text)) url = `idem+unix:${text.replace(/^unix:/, "")}`;
-    else if (!/:\/\/|^idem\+unix:/.test(text) && /^([^?]*@)?[^/?@]*:[0-9]+$/.test(text)) url = `idem://${text.startsWith(":") ? "127.0.0.1" : ""}${text}`;
+    else if (!/:\/\/|^idem\+unix:/.test(text) && /^([^?]*@)?[^/?@]*:[0-9]+$/.test(text)) url = `idem://${/^:[^@]*$/.test(text) ? "127.0.0.1" : ""}${text}`;
     const [found, ...parts] = URL_PARTS.exec(url) ?? [], port = Number(parts[4] ?? 6390);
     if (found && port > 0 && port < 65536) return parts;
     const flaw = text.startsWith("http") ? "a server's HTTP address, and clients use its socket or its other port" : "no address";

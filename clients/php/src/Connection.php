@@ -47,7 +47,7 @@ final class Connection
         if (preg_match('~^(unix:|/)~', $text)) {
             $url = 'idem+unix:' . preg_replace('~^unix:~', '', $text);
         } elseif (!preg_match('~://|^idem\+unix:~', $text) && preg_match('~^([^?]*@)?[^/?@]*:[0-9]+$~D', $text)) {
-            $url = 'idem://' . ($text[0] === ':' ? '127.0.0.1' : '') . $text;
+            $url = 'idem://' . (preg_match('~^:[^@]*$~D', $text) ? '127.0.0.1' : '') . $text;
         }
         if (preg_match(self::URL, $url, $found, PREG_UNMATCHED_AS_NULL) && ($port = (int)($found[5] ?? 6390)) > 0 && $port < 65536) {
             return array_slice($found, 1);

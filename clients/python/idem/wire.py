@@ -54,7 +54,7 @@ def parts_of(text: str) -> Tuple[Optional[str], ...]:
     if text.startswith(("unix:", "/")):
         url = "idem+unix:" + text[5 if text[0] == "u" else 0:]
     elif "://" not in text and not text.startswith("idem+unix:") and re.fullmatch("([^?]*@)?[^/?@]*:[0-9]+", text):
-        url = "idem://" + ("127.0.0.1" if text[0] == ":" else "") + text
+        url = "idem://" + ("127.0.0.1" if text[0] == ":" and "@" not in text else "") + text
     found = URL.fullmatch(url)
     if not found or not 0 < int(found[5] or 6390) < 65536:
         http = text.startswith("http")

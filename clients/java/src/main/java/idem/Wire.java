@@ -86,7 +86,7 @@ final class Wire {
         if (text.startsWith("unix:") || text.startsWith("/"))
             url = "idem+unix:" + text.replaceFirst("^unix:", "");
         else if (!text.contains("://") && !text.startsWith("idem+unix:") && text.matches("([^?]*@)?[^/?@]*:\\d+"))
-            url = "idem://" + (text.startsWith(":") ? "127.0.0.1" : "") + text;
+            url = "idem://" + (text.matches(":[^@]*") ? "127.0.0.1" : "") + text;
         var parts = URL.matcher(url);
         if (parts.matches() && (parts.group(5) == null || Integer.parseInt(parts.group(5)) > 0 && Integer.parseInt(parts.group(5)) < 65536))
             return parts;
