@@ -130,6 +130,22 @@ def logged(where):
         return f.read().count("\n")
 
 
+def test_a_post_action_runs_nothing_for_a_client_that_left_while_it_waited():
+    """Its verdict comes later, and would have run the request in the location of the post_action."""
+    with folder() as where, Stack(where, more="""
+            location /wait { idem on; idem_wait 20s; idem_mode loose; post_action @after; proxy_pass http://service; }
+            location @after { proxy_set_header X-Until ""; proxy_pass http://service; }""") as stack:
+        first = Working(stack.port, stack.ledger, "k", path="/wait", x_code=500)
+        second = Later(ask, stack.port, "k", path="/wait", timeout=1)
+        eventually(lambda: stack.waiting() == 1)
+        assert isinstance(second.result(), OSError)
+        eventually(lambda: logged(where) == 1)
+        assert first.result().status == 500
+        eventually(lambda: logged(where) == 2)
+        eventually(lambda: stack.record("k")["state"] == "free", 10)
+        assert stack.ledger.executions("k") == 1 and stack.waiting() == 0
+
+
 @pytest.mark.parametrize("status", ["", "=200", "=404"])
 def test_a_page_about_a_service_that_was_not_reached_leaves_the_key_free(status):
     with folder() as where, Stack(where, "error_page 502 %s /50x.html;" % status, more="""

@@ -543,6 +543,7 @@ void ngx_http_idem_away(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_refuse_away(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_no_verdict(ngx_http_idem_ctx_t *ctx,
     const ngx_http_idem_reply_t *reply);
+void ngx_http_idem_stop_asking(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_fail(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     const ngx_http_idem_problem_t *problem, const char *detail,

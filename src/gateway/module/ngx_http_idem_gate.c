@@ -246,7 +246,15 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_unclaimed(r, ctx);
 
     case NGX_HTTP_IDEM_ASKING:
-        return NGX_DONE;
+
+        if (!r->post_action) {
+            return NGX_DONE;
+        }
+
+        /* the client left while it waited for the verdict */
+
+        ngx_http_idem_stop_asking(ctx);
+        return ngx_http_idem_unclaimed(r, ctx);
 
     case NGX_HTTP_IDEM_RUNNING:
     case NGX_HTTP_IDEM_HOLDING:

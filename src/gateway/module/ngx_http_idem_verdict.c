@@ -44,6 +44,22 @@ ngx_http_idem_drop_claim(ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* nobody waits for the engine's verdict any more */
+
+void
+ngx_http_idem_stop_asking(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_idem_clear_deadline(ctx);
+
+    if (ctx->in_waiting) {
+        ngx_queue_remove(&ctx->waiting);
+        ctx->in_waiting = 0;
+    }
+
+    ngx_http_idem_drop_claim(ctx);
+}
+
+
 /* there is no memory, and nothing was sent to the service; an error page that
  * the operator has for this can be shown */
 
