@@ -583,3 +583,19 @@ def test_a_worker_that_dies_while_it_looks_for_a_dead_one_blocks_nobody(stack):
     two.result()
     heal(stack)
     assert eventually(lambda: ask(stack.port, key + "3", path="/twice").status == 201)
+
+
+@pytest.mark.parametrize("path,method", [("/outcome", "GET"), ("/tokens", "POST"), ("/gated", "POST")])
+def test_a_question_in_an_if_claims_nothing(path, method):
+    """nginx keeps a location's handler in its "if", and the worker waits for the key of the digests first."""
+    with folder() as where, Stack(where, more="""
+            location = /outcome { idem_status; if ($http_x_if) { set $a 1; } }
+            location = /tokens { idem_issue_token; if ($http_x_if) { set $a 1; } }
+            location = /gated { idem on; idem_issue_token; if ($http_x_if) { set $a 1; } }""") as stack:
+        workers = eventually(stack.nginx.workers)
+        stack.engine.kill()
+        got = Later(ask, stack.port, "k", method, path, body=None, x_if=1, timeout=20)
+        eventually(lambda: "refused" in stack.nginx.errors())
+        stack.restart_engine()
+        assert got.result().status == (404 if path == "/outcome" else 200), got.result()
+        assert stack.record("k") is None and stack.nginx.workers() == workers

@@ -200,6 +200,17 @@ static char *
 ngx_http_idem_merge_groups(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
     ngx_http_idem_loc_conf_t *prev)
 {
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    /* nginx keeps a location's handler in its "if" */
+
+    if (clcf->noname && !clcf->lmt_excpt && clcf->handler == NULL) {
+        conf->issues = prev->issues;
+        conf->tells = prev->tells;
+    }
+
     if (conf->scope == NULL) {
         conf->scope = prev->scope;
     }
