@@ -162,6 +162,22 @@ def test_a_page_about_a_service_that_was_not_reached_leaves_the_key_free(status)
         assert first.status == 201 and again.replayed and stack.ledger.executions("one") == 1
 
 
+@pytest.mark.parametrize("status", ["", "=200", "=404"])
+def test_a_recursive_error_page_leaves_the_key_free(status):
+    """nginx does not mark such a page as one."""
+    with folder() as where, Stack(where, "recursive_error_pages on; error_page 502 %s /50x.html;" % status, more="""
+            location = /50x.html { root %s; }""" % where) as stack:
+        with open(os.path.join(where, "50x.html"), "w") as f:
+            f.write("a page")
+        stack.ledger.kill()
+        for _ in range(2):
+            got = ask(stack.port, "one")
+            assert got.status == 502 and got.problem == "service-unreachable" and stack.record("one")["state"] == "free"
+        stack.restart_ledger()
+        first, again = ask(stack.port, "one"), ask(stack.port, "one")
+        assert first.status == 201 and again.replayed and stack.ledger.executions("one") == 1
+
+
 def test_a_page_about_what_nginx_did_itself_frees_nothing():
     with folder() as where, Stack(where, more="""
             location /dav { idem on; idem_methods PUT; dav_methods PUT; root %s; error_page 500 /50x.html; }

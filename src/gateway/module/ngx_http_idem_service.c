@@ -221,10 +221,10 @@ ngx_http_idem_answered(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_failpoint("answered");
 
-    /* an error page may have any status */
+    /* an error page may have any status, and nginx does not always mark it */
 
     if (!sent && !ctx->local && !ctx->ended
-        && (status >= 500 || r->error_page)
+        && (status >= 500 || r->error_page || r->upstream)
         && ngx_http_idem_unreached(r, ctx, status) != NGX_OK)
     {
         return NGX_ERROR;
