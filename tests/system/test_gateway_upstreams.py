@@ -1,5 +1,8 @@
 """What may stand behind the gate: one service only, whose answer has an end that everybody can see."""
+import contextlib
 import os
+import socket
+import subprocess
 
 import pytest
 
@@ -144,6 +147,28 @@ def test_a_post_action_runs_nothing_for_a_client_that_left_while_it_waited():
         eventually(lambda: logged(where) == 2)
         eventually(lambda: stack.record("k")["state"] == "free", 10)
         assert stack.ledger.executions("k") == 1 and stack.waiting() == 0
+
+
+def test_a_post_action_runs_nothing_for_a_client_that_left_before_a_service_was_reached():
+    """With HTTP/2 nginx knows that the client has left, and goes to the post_action without a response."""
+    with folder() as where, contextlib.ExitStack() as sockets:
+        full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # its queue is full: nobody can connect, and nobody is refused
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        way = "post_action @%%s; proxy_connect_timeout 2s; proxy_pass http://127.0.0.1:%d;" % full.getsockname()[1]
+        with Stack(where, listen=" http2", more="""
+                location /service { idem on; %s } location @service { proxy_pass http://service; }
+                location /files { idem on; %s } location @files { root %s; }""" %
+                   (way % "service", way % "files", where)) as stack:
+            for key in ("service", "files"):
+                subprocess.run(["curl", "-s", "-m", "0.5", "--http2-prior-knowledge", "-H", "Idempotency-Key: " + key,
+                                "-d", "x", "http://127.0.0.1:%d/%s" % (stack.port, key)], stdout=subprocess.DEVNULL)
+                assert stack.record(key)["state"] == "executing"
+            eventually(lambda: logged(where) == 2, 20)
+            eventually(lambda: {stack.record(key)["state"] for key in ("service", "files")} == {"free"}, 10)
+            assert stack.ledger.entries() == []
 
 
 @pytest.mark.parametrize("status", ["", "=200", "=404"])

@@ -112,9 +112,12 @@ ngx_http_idem_local_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idem_module);
 
-    /* GET and HEAD only read a page: no work was done */
+    /* GET and HEAD only read a page: no work was done; a post_action is
+     * none either */
 
-    if (ctx && r == r->main && !(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
+    if (ctx && r == r->main && !r->post_action
+        && !(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD)))
+    {
         ctx->local = 1;
     }
 

@@ -231,14 +231,58 @@ ngx_http_idem_unclaimed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* a request that has its claim goes to a location, perhaps not to its first */
+
+static ngx_int_t
+ngx_http_idem_claimed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t  sent, answered;
+
+    if (r->content_handler == NULL) {
+        return NGX_DECLINED;
+    }
+
+    ctx->local = 0;
+
+    /*
+     * An error page or similar.  It must not send a request to a service again,
+     * and what another service says about the error is not the outcome.  Nor is
+     * a post_action, to which nginx turns if the client has left.
+     */
+
+    ngx_http_idem_attempts(r, &sent, &answered);
+
+    if (!sent && !ctx->ended && !r->post_action
+        && !ngx_http_idem_is_page(r, ctx))
+    {
+        if (ngx_http_idem_location_is_safe(r, ctx->method)) {
+            return NGX_DECLINED;
+        }
+
+        ctx->no_page = 1;
+
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idem: an error page or post_action would have asked a "
+                  "service once more");
+
+    /* the header filter sees that something was sent and reports an unknown
+     * outcome */
+
+    ctx->no_page = 1;
+
+    return NGX_HTTP_BAD_GATEWAY;
+}
+
+
 /* the handler runs again: the request was resumed, or redirected inside of
  * nginx */
 
 static ngx_int_t
 ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_uint_t  sent, answered;
-
     switch (ctx->state) {
 
     case NGX_HTTP_IDEM_READING:
@@ -258,7 +302,7 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     case NGX_HTTP_IDEM_RUNNING:
     case NGX_HTTP_IDEM_HOLDING:
-        break;
+        return ngx_http_idem_claimed(r, ctx);
 
     default:
 
@@ -274,39 +318,6 @@ ngx_http_idem_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-
-    if (r->content_handler == NULL) {
-        return NGX_DECLINED;
-    }
-
-    ctx->local = 0;
-
-    /*
-     * An error page or similar.  It must not send a request to a service again,
-     * and what another service says about the error is not the outcome.
-     */
-
-    ngx_http_idem_attempts(r, &sent, &answered);
-
-    if (!sent && !ctx->ended && !ngx_http_idem_is_page(r, ctx)) {
-        if (ngx_http_idem_location_is_safe(r, ctx->method)) {
-            return NGX_DECLINED;
-        }
-
-        ctx->no_page = 1;
-
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "idem: an error page would have asked a service once more");
-
-    /* the header filter sees that something was sent and reports an unknown
-     * outcome */
-
-    ctx->no_page = 1;
-
-    return NGX_HTTP_BAD_GATEWAY;
 }
 
 
