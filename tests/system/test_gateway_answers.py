@@ -166,6 +166,20 @@ def test_an_answer_over_the_limit_that_is_sent_slowly_is_sent_to_its_end(stack, 
     assert got.status == 201 and len(got.body) == 40000 and stack.record(key)["state"] == "succeeded"
 
 
+def test_an_answer_over_the_limit_out_of_a_file_has_no_byte_twice(key):
+    """nginx writes it to a file for a slow client, and with sendfile it sends the file's bytes, not those in memory."""
+    with folder() as where, Stack(where, "idem_max_answer 5000;", http="sendfile on;", listen=" sndbuf=8k") as s:
+        with socket.socket() as c:
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            c.connect(("127.0.0.1", s.port))
+            c.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nX-Size: 3000000\r\nContent-Length: 0\r\n"
+                      b"Connection: close\r\n\r\n" % key.encode())
+            eventually(lambda: "temporary file" in s.nginx.errors())
+            with c.makefile("rb") as file:
+                body = file.read().partition(b"\r\n\r\n")[2]
+        assert body == body[:10] * 300000 and s.record(key)["state"] == "succeeded"
+
+
 @pytest.mark.parametrize("path", ["/small", "/small/unbuffered"])
 def test_a_client_that_leaves_during_an_answer_over_the_limit_changes_nothing(stack, key, path):
     s = socket.create_connection(("127.0.0.1", stack.port), 30)

@@ -144,6 +144,17 @@ def test_a_page_of_nginx_itself_in_small_buffers(size):
             assert re.sub(FIELD, "", got) == page and re.search(FIELD + "</form>", got)
 
 
+def test_a_page_out_of_a_file_gets_its_token_with_sendfile():
+    """nginx sends the file's bytes, not those in memory, unless a filter says that they have changed."""
+    with folder() as where, Stack(where, http="sendfile on;", more="""
+            location /files/ { idem on; idem_inject_token token; alias %s/; }""" % where) as stack:
+        page = PAGE + "b" * 100000 + PAGE
+        with open(os.path.join(where, "page.html"), "w") as f:
+            f.write(page)
+        got = ask(stack.port, method="GET", path="/files/page.html", body=None, headers=HTML, timeout=10).body.decode()
+        assert re.sub(FIELD, "", got) == page and len(re.findall(FIELD + "</form>", got)) == 2
+
+
 def test_a_large_page_with_a_length(stack):
     page = ("<p>%d</p>" % n for n in range(100000))
     page = "".join(page) + FORM + "z" * 500000 + FORM

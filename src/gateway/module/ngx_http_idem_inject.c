@@ -381,6 +381,8 @@ ngx_http_idem_inject_buf(ngx_http_idem_ctx_t *ctx, ngx_buf_t *b,
         return ngx_http_idem_append(pool, last, b);
     }
 
+    b->in_file = 0;              /* sendfile() would send all of it */
+
     for ( ;; ) {
         bytes.data = p;
         bytes.len = b->last - p;

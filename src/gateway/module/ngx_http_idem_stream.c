@@ -96,6 +96,7 @@ ngx_http_idem_stream_take(ngx_http_idem_ctx_t *ctx, ngx_chain_t *in,
         if (b == end) {
             ctx->tail = *--b->last;
             ctx->has_tail = 1;
+            b->in_file = 0;      /* sendfile() would send the byte, too */
         }
 
         if (ngx_buf_size(b) == 0 && !ngx_buf_special(b)) {
