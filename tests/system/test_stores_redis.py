@@ -193,7 +193,7 @@ def test_a_redis_whose_file_is_not_written_yet_takes_no_claims():
     begin = lambda: subprocess.run([IDEM, "begin", "shop", "early", "--nonce", "0a" * 8, "--store", server.url], text=True, capture_output=True)  # noqa: E731
     try:
         server.ask("debug", "populate", "10000")
-        server.set("rdb-key-save-delay", "200")
+        server.set("rdb-key-save-delay", "500")
         server.set("appendonly", "yes")
         refused = begin()
         assert refused.returncode == 20 and "the append-only file is written for the first time" in refused.stderr, refused
@@ -220,6 +220,20 @@ def test_the_first_rewrite_of_a_file_that_is_whole_stops_nobody():
             assert client("BEGIN", "shop", "during")[0] == "started"
             there = server.ask("info", "persistence")
             assert "aof_rewrite_in_progress:1" in there and "aof_base_size:0" in there, there
+    finally:
+        server.stop()
+
+
+def test_who_opens_the_store_waits_for_a_short_first_rewrite():
+    server = Redis(enable_debug_command="yes")
+    try:
+        server.ask("debug", "populate", "2000")
+        server.set("rdb-key-save-delay", "200")
+        server.ask("bgrewriteaof")
+        there = server.ask("info", "persistence")
+        assert "aof_rewrite_in_progress:1" in there and "aof_base_size:0" in there, there
+        began = subprocess.run([IDEM, "begin", "shop", "during", "--store", patient(server.url)], text=True, capture_output=True)
+        assert began.returncode == 0 and "started" in began.stdout, began
     finally:
         server.stop()
 

@@ -22,6 +22,7 @@
 #define PAUSE_MAX_US 1000000
 #define OUT_MAX ((size_t)1 << 30)
 #define READ_LEN (64 * 1024)
+#define REWRITE_US 50000
 
 enum handshake {
     ASK_AUTH,
@@ -487,6 +488,12 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
         return false;
     link->checked_us = idem__mono_us();
     remember_file(link);
+    if (link->facts.aof_unwritten && !link->settings->accept_forget &&
+        link->settings->opening &&
+        link->checked_us + 2 * REWRITE_US < deadline_us) {
+        usleep(REWRITE_US); /* usually a small file, and soon written */
+        return greet(link, false, deadline_us);
+    }
     if (idem__redis_facts_judge(link->settings, &link->facts, &flaw) !=
         IDEM_OK) {
         idem__fail(&link->why, flaw.status, "redis %s:%d: %s", link->host,
