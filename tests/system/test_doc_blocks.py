@@ -39,7 +39,7 @@ ELSEWHERE = {
     "docs/gateway.md": {
         "$ idem doubts": "test_operations.py::test_a_gateways_doubt_is_settled_as_the_page_says",
         "$ idem settle": "test_operations.py::test_a_gateways_doubt_is_settled_as_the_page_says",
-        "$ idem forget": "test_operations.py::test_a_gateways_doubt_is_settled_as_the_page_says",
+        "$ idem get": "test_operations.py::test_a_gateways_doubt_is_settled_as_the_page_says",
         "load_module": "test_docs.py::test_the_configuration_for_ones_own_nginx_is_one",
     },
     "docs/install.md": {

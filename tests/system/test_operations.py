@@ -60,8 +60,8 @@ def home():
                                           ("docs/gateway.zh-CN.md", "裁定存疑")])
 def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
     lines = commands(name, heading)
-    assert [line.split()[1] for line in lines] == ["doubts", "settle", "settle", "forget"]
-    listing, success, failure, forget = lines
+    assert [line.split()[1] for line in lines] == ["doubts", "settle", "settle", "get", "forget"]
+    listing, success, failure, fence, forget = lines
     for line, wanted in ((success, 201), (failure, 409), (forget, 504)):
         scope, key = line.split()[2:4]
         key_here = key + "-" + name[-8:-3].strip("./")
@@ -69,10 +69,15 @@ def test_a_gateways_doubt_is_settled_as_the_page_says(home, name, heading):
         assert first.status == 504 and first.problem == "outcome-unknown"
         assert eventually(lambda: home.shell(listing)[1].endswith("  %s %s  (POST /orders)\n" % (scope, key_here)), seconds=30), home.shell(listing)
         assert ask(home.port, key_here, x_way="half-body").json()["class"] == "outcome unknown"
+        if line == forget:
+            found = home.shell(fence.replace(key, key_here))[1].strip()
+            other = re.sub(r"(--fence) \d+", r"\1 %d" % (int(found) - 1), line)
+            assert home.shell(other.replace(key, key_here))[1].startswith("stale")
+            line = re.sub(r"(--fence) \d+", r"\1 " + found, line)
         code, out, err = home.shell(line.replace(key, key_here))
-        assert code == 0 and out.startswith("ok" if line == forget else "settled"), (line, out, err)
+        assert code == 0 and out.startswith("ok" if wanted == 504 else "settled"), (line, out, err)
         got = ask(home.port, key_here, x_way="half-body")
-        assert got.status == wanted and home.ledger.executions(key_here) == (2 if line == forget else 1), got  # the same key ran again
+        assert got.status == wanted and home.ledger.executions(key_here) == (2 if wanted == 504 else 1), got  # the same key ran again
         if wanted == 201:
             assert got.replayed and got.headers["content-type"] == "application/json" and got.json() == {"order": 7}
         elif wanted == 409:
