@@ -72,6 +72,22 @@ def test_the_server_calls_nothing_that_its_unit_forbids():
     assert "\nProcSubset=pid" not in text("packaging/systemd/idem.service")  # it hides /proc/sys
 
 
+
+@pytest.mark.parametrize("unit", ["idem", "idem-gateway@", "idem-consume@"])
+def test_a_unit_is_started_again_until_its_store_is_back(unit):
+    """idem ends with 1 if its store does not accept it, and with 2 if an option is wrong."""
+    lines = text("packaging/systemd/%s.service" % unit).splitlines()
+    unit_part = lines[:lines.index("[Service]")]
+    assert "StartLimitIntervalSec=0" in unit_part, "it would give up after a few tries"
+    assert {"Restart=on-failure", "RestartSec=2", "RestartPreventExitStatus=2"} <= set(lines)
+    command = unit.replace("idem-", "").replace("idem", "serve").rstrip("@")
+    more = {"serve": ["--listen", "127.0.0.1:%d" % free_port()], "consume": ["redis://127.0.0.1:1/orders?group=g", "--", "true"],
+            "gateway": ["--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:%d" % free_port()]}[command]
+    away = subprocess.run([IDEM, command, "--store", "redis://127.0.0.1:1", *more], text=True, capture_output=True, timeout=60)
+    wrong = subprocess.run([IDEM, command, "--stor", "x"], text=True, capture_output=True, timeout=60)
+    assert away.returncode not in (0, 2) and wrong.returncode == 2, (away, wrong)
+
+
 def placed(path, where, everything):
     """A file of settings with its folders and ports replaced by our own; everything: with what is commented out, too."""
     said = text(path)
