@@ -180,6 +180,63 @@ def test_what_cannot_be_kept_is_refused_when_it_is_decorated(client):
             client.once("k", plain, **wrong)
 
 
+def test_the_result_of_the_work_is_not_taken_for_the_work(client):
+    """once(key, place()) has run it without protection already: nothing is stored for the key."""
+    for wrong in ({"order": 7}, None, 7, "text"):
+        with pytest.raises(TypeError, match=r"once\(key, lambda: place\(\)\)"):
+            client.once("k", wrong)
+        with pytest.raises(TypeError, match="must be a function"):
+            idem.AsyncClient().once("k", wrong)
+        with pytest.raises(TypeError, match="must be a function"):
+            idem.sql.once(None, "k", wrong, arguments=None)
+    assert client.once("k", lambda: "ran") == "ran"
+
+
+@pytest.mark.parametrize("name,wrong", [("ttl", 0), ("ttl", 0.0001), ("ttl", -5), ("ttl", "24h"), ("ttl", True), ("ttl", float("nan")), ("ttl", float("inf")),
+                                        ("lease", 0), ("lease", -1), ("lease", "30s"), ("wait", -1), ("wait", "5s"), ("deadline", "5s"), ("deadline", -1)])
+def test_a_time_that_is_none_is_refused(client, name, wrong):
+    """A result that is kept for no time does not protect; and nothing was sent."""
+    for call in (lambda: client.once("k", list, **{name: wrong}), lambda: client.once("k", **{name: wrong}), lambda: idem.Client(**{name: wrong}),
+                 lambda: client.begin("k", **{name: wrong}).__enter__(), lambda: idem.AsyncClient().once("k", list, **{name: wrong}),
+                 lambda: idem.sql.once(None, "k", list, arguments=None, **{name: wrong})):
+        with pytest.raises((TypeError, ValueError), match="%s is a number of seconds .*, not %s" % (name, re.escape(repr(wrong)))):
+            call()
+    if name == "ttl":
+        with pytest.raises((TypeError, ValueError), match="ttl is a number of seconds"):
+            client.issue("ann", wrong)
+
+
+def test_a_scope_is_text_and_methods_are_written_in_capitals(client):
+    """A function's own text is another scope in the next process; a method in small letters is never guarded."""
+    with pytest.raises(TypeError, match="scope is text"):
+        client.once("k", list, scope=lambda request: "ann")
+    with pytest.raises(ValueError, match="'POST', not 'post'"):
+        idem.wsgi.Middleware(None, client, methods=["post"])
+
+
+def test_a_key_that_names_no_parameter_is_refused_when_it_is_decorated(client):
+    def place(order_id, width=3):
+        return order_id
+
+    for wrong, named in (("order-{oid}", "{oid}"), ("order-{}", "{}"), ("{oid.item[0]}", "{oid.item[0]}"), ("{order_id:{wide}}", "{wide}")):
+        with pytest.raises(ValueError, match=re.escape("the key names %s, but the function place has order_id, width" % named)):
+            client.once(wrong)(place)
+    assert client.once("{order_id:>{width}}-{order_id!r}")(place)(7) == 7
+
+
+def test_the_errors_say_what_to_do(client):
+    with pytest.raises(idem.Done, match="cannot be written"):
+        client.once("odd", object)
+    with pytest.raises(idem.ResultNotKept, match="was not kept: it was too large, or could not be written"):
+        client.once("odd", list)
+    with pytest.raises(KeyboardInterrupt):
+        with client.begin("left 'it", lease=0.001):
+            raise KeyboardInterrupt
+    with pytest.raises(idem.OutcomeUnknown, match=re.escape("""find out, then settle it (idem doubts lists it; idem settle %s 'left '"'"'it' --as""" % client.options.scope)):
+        time.sleep(0.05)  # longer than its lease
+        client.once("left 'it", list)
+
+
 def test_a_result_that_cannot_be_written_or_read_is_done_all_the_same(client):
     with pytest.raises(idem.Done, match="cannot be written"):
         client.once("k", Cart)

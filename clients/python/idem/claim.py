@@ -13,8 +13,10 @@ import hashlib
 import json
 import logging
 import math
+import numbers
 import os
 import random
+import shlex
 import struct
 import threading
 import time
@@ -27,7 +29,7 @@ from .errors import (Done, Error, Failed, InProgress, LeaseLost, Mismatch, Outco
 from .wire import REPLY_SECONDS, STRANGE, Broken
 
 log = logging.getLogger("idem")
-NOTHING: Any = object()  # no arguments were given: None is an argument
+NOTHING: Any = object()  # no arguments, or no work, were given: None is an argument, and by mistake the work
 GIVE_BACK_SECONDS = 3.0
 LAZY = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 TRANSIENT = {"UNAVAILABLE", "LOST", "OVERLOADED", "CLOSED", "MEMORY", "TIMEOUT", "BUSY"}
@@ -54,15 +56,35 @@ class Options:
     dump: Callable[[Any], bytes] = write_json
     load: Callable[[bytes], Any] = json.loads
 
+    def __post_init__(self) -> None:
+        """What the server would take for another time, or for everybody's scope, is refused before anything is sent."""
+        for name, least in (("ttl", 0.001), ("lease", 0.001), ("wait", 0.0), ("deadline", 0.0)):
+            check_seconds(name, getattr(self, name), least)
+        if isinstance(self.scope, bool) or not isinstance(self.scope, (str, bytes, int, uuid.UUID)):
+            raise TypeError("scope is text, not %r" % (self.scope,))
+        if self.mode not in ("strict", "loose"):
+            raise ValueError('mode is "strict" or "loose", not %r' % self.mode)
+        if self.fail_open and self.mode == "strict":
+            raise ValueError("fail_open needs mode=\"loose\": strict work never runs without its record")
+
     def but(self, **changes: Any) -> "Options":
         if not changes:
             return self
-        made = dataclasses.replace(self, **{k: v for k, v in changes.items() if v is not None})
-        if made.mode not in ("strict", "loose"):
-            raise ValueError('mode is "strict" or "loose", not %r' % made.mode)
-        if made.fail_open and made.mode == "strict":
-            raise ValueError("fail_open needs mode=\"loose\": strict work never runs without its record")
-        return made
+        return dataclasses.replace(self, **{k: v for k, v in changes.items() if v is not None})
+
+
+def check_seconds(name: str, value: Any, least: float = 0.001) -> None:
+    """A time in seconds. Less than a millisecond is a mistake: the key would be forgotten at once, and a repeat would run the work again."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not value >= least or math.isinf(value) and name != "deadline":
+        what = "above 0 (at least 0.001)" if least else "of at least 0"
+        raise (ValueError if is_number else TypeError)("%s is a number of seconds %s, not %r" % (name, what, value))
+
+
+def check_work(work: Any) -> None:
+    """once(key, place()) has run the work already, without protection."""
+    if not callable(work):
+        raise TypeError("work must be a function, not %s: write once(key, lambda: place()), not once(key, place())" % type(work).__name__)
 
 
 class Claim:
@@ -108,7 +130,7 @@ class Stored:
         if self.state == "failed":
             raise self.failure()
         if self.result is None:
-            raise ResultNotKept("%s was done; its result was too large to keep" % where)
+            raise ResultNotKept("%s was done; its result was not kept: it was too large, or could not be written" % where)
         try:
             return options.load(self.result)
         except Exception as e:
@@ -225,21 +247,24 @@ def begin(key, options, arguments):
         raise TokenUsed("the token was used before")
     if verdict == b"unknown":
         raise TokenUnknown("there is no such token for %s" % options.scope)
-    raise refusal(verdict.decode(), "%s/%s" % (options.scope, key), values[0] / 1000 if values and verdict == b"busy" else 0.1)
+    raise refusal(verdict.decode(), options.scope, key, values[0] / 1000 if values and verdict == b"busy" else 0.1)
 
 
-def refusal(verdict: str, where: str, retry_after: float) -> Error:
+def refusal(verdict: str, scope: Any, key: Any, retry_after: float) -> Error:
+    scope, key = (x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in (scope, key))
+    where = "%s/%s" % (scope, key)
     if verdict == "busy":
         return InProgress("%s is being executed" % where, retry_after)
     if verdict == "mismatch":
         return Mismatch("%s was used before with other arguments" % where)
     if verdict == "doubt":
-        return OutcomeUnknown("nobody knows whether %s was executed: settle it" % where)
+        return OutcomeUnknown("nobody knows whether %s was executed: find out, then settle it (idem doubts lists it; idem settle %s %s --as …)"
+                              % (where, shlex.quote(scope), shlex.quote(key)))
     return OutcomeUnknown("unexpected verdict %s for %s" % (verdict, where))
 
 
 def finish(claim, outcome, result, kind="raw"):
-    """Record the outcome. A result of None is recorded as too large to keep."""
+    """Record the outcome. A result of None is recorded as one that was not kept."""
     args = ["FINISH", claim.scope, claim.key, claim.fence, outcome]
     args += [b"" if result is None else result, "KIND", kind] + (["NOREPLAY"] if result is None else [])
     try:
@@ -316,6 +341,7 @@ def conclude(claim, error):
 
 
 def issue(subject, ttl, deadline):
+    check_seconds("ttl", ttl)
     return (yield from ask(["ISSUE", subject, "TTL", ms(ttl)], deadline))[1].decode()
 
 

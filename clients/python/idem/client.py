@@ -5,6 +5,7 @@ import contextvars
 import functools
 import inspect
 import os
+import re
 import string
 import threading
 import time
@@ -39,6 +40,10 @@ def entered(claim: Claim) -> Iterator[Claim]:
         yield claim
     finally:
         _current.reset(token)
+
+
+class _NoWork:
+    """The type of `work` in a decorator: nothing that a caller could pass. None is what a function without a result returns."""
 
 
 class Keeper:
@@ -100,6 +105,16 @@ class Keeper:
 
 
 class _KeyFormat(string.Formatter):
+    @classmethod
+    def check(cls, key, parameters, function):
+        """What the key names has to be a parameter: told when the function is decorated, not by its first call."""
+        for _, field, spec, _ in cls().parse(key):
+            if field is None:
+                continue
+            if re.split(r"[.\[]", field)[0] not in parameters:
+                raise ValueError("the key names {%s}, but the function %s has %s" % (field, function, ", ".join(parameters) or "no parameters"))
+            cls.check(spec, parameters, function)
+
     def get_field(self, field_name, args, kwargs):
         value, first = super().get_field(field_name, args, kwargs)
         if value is None:
@@ -118,6 +133,8 @@ class _Base:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError("%s is a generator: what it yields cannot be kept as a result" % function.__name__)
         signature = inspect.signature(function)
+        if not callable(key):
+            _KeyFormat.check(key, signature.parameters, function.__name__)
         bound_to = next(iter(signature.parameters), None)
 
         def name(args, kwargs):
@@ -165,12 +182,12 @@ class Client(_Base):
             return end.value
 
     @overload
-    def once(self, key: Key, work: None = None, *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
-
-    @overload
     def once(self, key: str, work: Callable[[], T], *, arguments: Any = ..., **options: Any) -> T: ...
 
-    def once(self, key, work=None, *, arguments=NOTHING, **options):
+    @overload
+    def once(self, key: Key, work: "_NoWork" = ..., *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
+
+    def once(self, key, work=NOTHING, *, arguments=NOTHING, **options):
         """Run `work` at most once for the key; every caller gets its result.
 
         Without `work` it is a decorator: `key` is a format of the function's parameters or a function of them. The arguments
@@ -180,8 +197,9 @@ class Client(_Base):
             def place_order(order_id, cart): ...
         """
         options = self.options.but(**options)
-        if work is None:
+        if work is NOTHING:
             return functools.partial(self._decorate, key, arguments, options)
+        flow.check_work(work)
         return self._once(key, work, arguments, options)
 
     def _once(self, key, work, arguments, options):
@@ -297,16 +315,17 @@ class AsyncClient(_Base):
             return end.value
 
     @overload
-    def once(self, key: Key, work: None = None, *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
-
-    @overload
     def once(self, key: str, work: Callable[[], Awaitable[T]], *, arguments: Any = ..., **options: Any) -> Awaitable[T]: ...
 
-    def once(self, key, work=None, *, arguments=NOTHING, **options):
+    @overload
+    def once(self, key: Key, work: "_NoWork" = ..., *, arguments: Callable[..., Any] = ..., **options: Any) -> Callable[[F], F]: ...
+
+    def once(self, key, work=NOTHING, *, arguments=NOTHING, **options):
         """As Client.once; `work` is a coroutine function, and so is what is decorated."""
         options = self.options.but(**options)
-        if work is None:
+        if work is NOTHING:
             return functools.partial(self._decorate, key, arguments, options)
+        flow.check_work(work)
         return self._once(key, work, arguments, options)
 
     async def _once(self, key, work, arguments, options):

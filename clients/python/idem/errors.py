@@ -41,7 +41,7 @@ class Failed(Done):
 
 
 class ResultNotKept(Done):
-    """The first execution succeeded; its result was too large to keep."""
+    """The first execution succeeded; its result was not kept: it was too large, or could not be written."""
 
 
 class Replay(Done):

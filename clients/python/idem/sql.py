@@ -5,7 +5,7 @@ It works on a connection of psycopg, psycopg2, PyMySQL or Django, after `idem st
 import contextlib
 from typing import Any, Callable, Mapping, Sequence, Tuple, TypeVar
 
-from .claim import NOTHING, Claim, Options, Stored, fingerprint, is_unknown, log, refusal, stale, told
+from .claim import NOTHING, Claim, Options, Stored, check_work, fingerprint, is_unknown, log, refusal, stale, told
 from .client import entered
 from .errors import NotExecuted, OutcomeUnknown
 
@@ -23,6 +23,7 @@ def once(connection: Any, key: str, work: Callable[[], T], *, arguments: Any = N
     """
     if arguments is NOTHING:
         raise ValueError("give arguments=...: without them a key that is used for another request is not noticed")
+    check_work(work)
     return _Once(connection, key, Options().but(**options), arguments).run(work)
 
 
@@ -166,7 +167,7 @@ class _Once:
             return Claim(self.key, o, fence)
         if verdict == "replay":
             return Stored(state, kind, None if result is None else bytes(result))
-        raise refusal(verdict, "%s/%s" % (o.scope, self.key), 0.1)
+        raise refusal(verdict, o.scope, self.key, 0.1)
 
     def _finish(self, claim, state, result):
         ttl = int(self.options.ttl * 1000)

@@ -127,6 +127,9 @@ class Guard:
 
     def __init__(self, options: Options, scope: Optional[Callable[[Any], Optional[str]]], required: bool, methods: Collection[str],
                  max_body: int):
+        for method in methods:
+            if method != method.upper():  # a request would never match it, and pass unguarded
+                raise ValueError("methods are written in capitals: %r, not %r" % (method.upper(), method))
         self.options, self.scope, self.required, self.methods, self.max_body = options, scope, required, methods, max_body
 
     def admit(self, method: str, keys: List[str], request: Any, authorization: Optional[bytes]) -> Union[None, Answer, Tuple[str, Options]]:

@@ -10,6 +10,7 @@ import idem.wsgi
 
 client = idem.Client("idem://127.0.0.1:6390", scope="shop", mode="loose")
 number: int = client.once("k", lambda: 7, arguments=[1], wait=5)
+client.once("k", None)  # type: ignore[call-overload]  # the result of a function, and not the function
 
 
 @client.once("order-{order}")
