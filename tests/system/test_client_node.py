@@ -288,6 +288,58 @@ for (const key of [undefined, null, {}, NaN, "a\\ud800"]) console.log(await clie
     assert done.stdout.split() == ["TypeError"] * 5, done
 
 
+def test_mistakes_that_would_remove_the_protection_are_refused():
+    """Before anything is sent: the work has run already, or its result would be kept for no time, or for everybody."""
+    code = """
+import assert from "node:assert/strict";
+import {Client, fastifyIdempotency, idempotency, sqlOnce, sqlOnceTx} from "idem-client";
+const client = new Client(process.argv[2]);
+const place = async () => ({order: 7});
+for (const wrong of [place(), await place(), undefined, null, 7, "text"])
+    for (const call of [() => client.once("k", wrong), () => sqlOnce({}, "k", wrong, {arguments: 1}), () => sqlOnceTx({}, "k", wrong, {arguments: 1})])
+        await assert.rejects(call, /work must be a function, .*: write once\\(key, \\(\\) => place\\(\\)\\), not once\\(key, place\\(\\)\\)/);
+const times = {ttl: ["24h", 0, 0.5, -1, NaN, null, true, Infinity, {}], lease: ["30000", 0, -1, NaN], wait: ["5s", "5000", -1, NaN, Infinity], deadline: ["5s", -1, NaN]};
+for (const [name, values] of Object.entries(times))
+    for (const wrong of values) {
+        const said = new RegExp(`^TypeError: ${name} is a number of milliseconds, [01] or more, not `);
+        await assert.rejects(client.once("k", () => "ran", {[name]: wrong}), said);
+        await assert.rejects(sqlOnce({}, "k", () => "ran", {[name]: wrong, arguments: 1}), said);
+        assert.throws(() => new Client(process.argv[2], {[name]: wrong}), said);
+        assert.throws(() => idempotency(client, {[name]: wrong}), said);
+        if (name === "ttl") await assert.rejects(client.issue("ann", wrong), said);
+    }
+await assert.rejects(client.once("k", () => "ran", {ttl: "24h"}), /not "24h"/);
+for (const wrong of [{}, null, () => "ann", "a\\ud800"]) await assert.rejects(client.once("k", () => "ran", {scope: wrong}), /scope is text/);
+const made = idempotency(client, {scope: () => ({name: "ann"})}), req = {method: "POST", rawHeaders: ["Idempotency-Key", "k"], headers: {"content-type": "multipart/x"}, url: "/"};
+assert.match(String(await new Promise((next) => made(req, {}, next))), /^TypeError: scope is text, not an object/);
+await assert.rejects(client.once("k", () => "ran", {argument: {cart: 1}}), /there is no option argument/);
+assert.throws(() => idempotency(client, {requried: true}), /there is no option requried/);
+assert.throws(() => fastifyIdempotency(client, {methods: ["post"]}), /in capitals: POST, not post/);
+assert.equal(await client.once("k", () => "first", {ttl: 86400000.4, scope: 7, lease: undefined, deadline: Infinity}), "first");
+console.log("fine");
+"""
+    with folder() as where, Server(where, listen=True) as server:
+        assert run_with(server, code) == "fine\n"
+
+
+def test_the_errors_say_what_to_do():
+    code = """
+import assert from "node:assert/strict";
+import {Client, Done, OutcomeUnknown, ResultNotKept} from "idem-client";
+const client = new Client(process.argv[2], {scope: "pay"});
+await assert.rejects(client.once("odd", () => () => 1), Done);
+await assert.rejects(client.once("odd", () => 1), (error) => error instanceof ResultNotKept
+    && error.message === "pay/odd was done; its result was not kept: it was too large, or could not be written");
+await assert.rejects(client.once("it's", () => { throw new OutcomeUnknown("left"); }, {lease: 1}), /left/);
+await new Promise((go) => setTimeout(go, 50));
+await assert.rejects(client.once("it's", () => 1), (error) => error instanceof OutcomeUnknown
+    && error.message === "nobody knows whether pay/it's was executed: find out, then settle it (idem doubts lists it; idem settle pay 'it'\\\\''s' --as …)");
+console.log("fine");
+"""
+    with folder() as where, Server(where, listen=True) as server:
+        assert run_with(server, code) == "fine\n"
+
+
 def test_body_parsers_find_what_the_middleware_has_read():
     node_packages()
     with folder() as where, Server(where, listen=True) as server:

@@ -21,6 +21,9 @@ function toJson(value) {
     return text;
 }
 
+/** A missing one must not become one that everybody shares, nor may UTF-8 make one of two. */
+const isText = (value) => typeof value === "string" && !/\p{Surrogate}/u.test(value) || Number.isFinite(value);
+
 let random, used = 0; // random bytes, made many at a time: that is quicker
 
 function nonce() {
@@ -58,10 +61,36 @@ export function current() {
     return claim;
 }
 
+/** What JavaScript would make a number of, or NaN, is refused before anything is sent. A result that is kept for no time does not protect. */
+function checkTime(name, value, least) {
+    if (typeof value !== "number" || !(value >= least) || value === Infinity && name !== "deadline")
+        throw new TypeError(`${name} is a number of milliseconds, ${least} or more, not ${show(value)}`);
+}
+
+const show = (value) => typeof value === "string" ? JSON.stringify(value) : typeof value === "object" && value ? "an object" : String(value);
+
+/** An object's text is "[object Object]", a scope that everybody would share. */
+function checkScope(scope) {
+    if (!isText(scope)) throw new TypeError(`scope is text, not ${show(scope)}`);
+}
+
+/** once(key, place()) has run the work already, without protection. */
+export function checkWork(work) {
+    if (typeof work !== "function")
+        throw new TypeError(`work must be a function, not ${show(work)}: write once(key, () => place()), not once(key, place())`);
+}
+
 /** Options over defaults; undefined changes nothing, but for the arguments. */
 export function choose(defaults, options) {
     if (options === NONE) return defaults;
     const chosen = {...defaults, ...Object.fromEntries(Object.entries(options).filter(([k, v]) => v !== undefined || k === "arguments"))};
+    for (const name of Object.keys(chosen))
+        if (name !== "arguments" && !Object.hasOwn(DEFAULTS, name)) throw new TypeError(`there is no option ${name}`);
+    checkScope(chosen.scope);
+    checkTime("ttl", chosen.ttl, 1);
+    checkTime("lease", chosen.lease, 1);
+    checkTime("wait", chosen.wait, 0);
+    checkTime("deadline", chosen.deadline, 0);
     if (chosen.mode !== "strict" && chosen.mode !== "loose") throw new TypeError('mode is "strict" or "loose"');
     if (chosen.failOpen && chosen.mode === "strict") throw new TypeError('failOpen needs mode "loose": strict work never runs without its record');
     return chosen;
@@ -113,6 +142,7 @@ export class Client {
      * execution, `claim.signal` is aborted when the lease is lost.
      */
     async once(key, work, options = NONE) {
+        checkWork(work);
         const o = choose(this.options, options);
         let begun;
         try {
@@ -127,8 +157,8 @@ export class Client {
 
     /** Claim a key: {claim}, renewed until it is finished, released or abandoned; or what is stored: {state, kind, result}. */
     async begin(key, o) {
-        // A missing key must not become one that everybody shares, nor may UTF-8 make one of two.
-        if (!(typeof key === "string" && !/\p{Surrogate}/u.test(key) || Number.isFinite(key))) throw new TypeError(`a key is text, not ${typeof key}: ${key}`);
+        checkScope(o.scope); // a middleware has got it from the request
+        if (!isText(key)) throw new TypeError(`a key is text, not ${typeof key}: ${key}`);
         const args = ["BEGIN", o.scope, key, o.mode.toUpperCase(), "LEASE", Math.max(1, Math.round(o.lease)), "TTL",
             Math.max(1, Math.round(o.ttl)), "NONCE", nonce()];
         if ("arguments" in o) args.push("FP", fingerprint(o.arguments));
@@ -137,7 +167,7 @@ export class Client {
         const asked = performance.now();
         const [verdict, ...values] = await this.ask(args, o.deadline, o.wait);
         if (String(verdict) === "started") return this.#sure(key, o, values[0], asked);
-        return found(String(verdict), values[0], {state: String(values[0]), kind: String(values[1]), result: values[3]}, `${o.scope}/${key}`);
+        return found(String(verdict), values[0], {state: String(values[0]), kind: String(values[1]), result: values[3]}, o.scope, key);
     }
 
     /** A BEGIN that has waited, or was sent again for long: how much of the lease is left is not known, so renew it before the work starts. */
@@ -174,7 +204,8 @@ export class Client {
 
     /** A one-time token for the subject. */
     async issue(subject, ttl = 300000) {
-        return String((await this.ask(["ISSUE", subject, "TTL", ttl], this.options.deadline))[1]);
+        checkTime("ttl", ttl, 1);
+        return String((await this.ask(["ISSUE", subject, "TTL", Math.round(ttl)], this.options.deadline))[1]);
     }
 
     /** Use a token up. Throws TokenUsed or TokenUnknown. */
@@ -288,7 +319,7 @@ export class Claim {
         await this.#client.ask(["RELEASE", this.scope, this.key, this.fence], this.options.deadline);
     }
 
-    /** Record "SUCCEEDED" or "FAILED". A result of null is recorded as too large to keep. */
+    /** Record "SUCCEEDED" or "FAILED". A result of null is recorded as one that was not kept. */
     async finish(outcome, result, kind = "raw") {
         this.abandon();
         const args = ["FINISH", this.scope, this.key, this.fence, outcome, result ?? "", "KIND", kind, ...(result === null ? ["NOREPLAY"] : [])];
@@ -324,12 +355,17 @@ export function failure(error) {
     return JSON.stringify({error: text(() => error?.name ?? "Error"), message: text(() => error?.message ?? error)});
 }
 
+/** As a shell takes it. */
+const word = (text) => /^[\w%+=:,./@-]+$/.test(text) ? text : "'" + String(text).replaceAll("'", "'\\''") + "'";
+
 /** What a verdict other than "started" means: the stored outcome is returned, the rest is thrown. */
-export function found(verdict, retryAfter, stored, where) {
+export function found(verdict, retryAfter, stored, scope, key) {
+    const where = `${scope}/${key}`;
     switch (verdict) {
     case "replay": return stored;
     case "busy": throw new InProgress(`${where} is being executed`, retryAfter);
-    case "doubt": throw new OutcomeUnknown(`nobody knows whether ${where} was executed: settle it`);
+    case "doubt": throw new OutcomeUnknown(`nobody knows whether ${where} was executed: find out, then settle it `
+        + `(idem doubts lists it; idem settle ${word(scope)} ${word(key)} --as …)`);
     case "mismatch": throw new Mismatch(`${where} was used before with other arguments`);
     case "duplicate": throw new TokenUsed("the token was used before");
     case "unknown": throw new TokenUnknown("there is no such token for this subject");
@@ -340,7 +376,7 @@ export function found(verdict, retryAfter, stored, where) {
 /** The value of a stored outcome, or the error that it is. */
 export function replayed({state, result}, options, where) {
     if (state === "failed") throw stored(result);
-    if (result === null) throw new ResultNotKept(`${where} was done; its result was too large to keep`);
+    if (result === null) throw new ResultNotKept(`${where} was done; its result was not kept: it was too large, or could not be written`);
     try {
         return options.load(result);
     } catch (error) {

@@ -79,7 +79,7 @@ export class Failed extends Done {
     readonly type: string | null;
     readonly text: string;
 }
-/** The first execution succeeded; its result was too large to keep. */
+/** The first execution succeeded; its result was not kept: it was too large, or could not be written. */
 export class ResultNotKept extends Done {}
 /** The one-time token was used before. */
 export class TokenUsed extends Done {}

@@ -25,6 +25,8 @@ function caller(req) {
 /** What the three frameworks have in common. */
 class Guard {
     constructor(client, {scope, required = false, methods = ["POST", "PATCH"], maxBody = 1 << 20, ...options} = {}) {
+        for (const method of methods) // a request would never match it, and pass unguarded
+            if (method !== method.toUpperCase()) throw new TypeError(`methods are written in capitals: ${method.toUpperCase()}, not ${method}`);
         Object.assign(this, {client, required, methods, maxBody, scope, options: choose(client.options, options)});
     }
 

@@ -1,6 +1,6 @@
 // Work and its record in one transaction of the caller's own database: both commit or neither. It needs no server, only the functions
 // that `idem store init URL` installs (docs/sql/README.md), in PostgreSQL (pg) or MariaDB and MySQL (mysql2/promise).
-import {choose, Claim, DEFAULTS, failure, fingerprint, found, replayed, storage} from "./client.js";
+import {checkWork, choose, Claim, DEFAULTS, failure, fingerprint, found, replayed, storage} from "./client.js";
 import {LeaseLost, NotExecuted, OutcomeUnknown} from "./errors.js";
 
 const BUSY_MS = 100;
@@ -52,7 +52,8 @@ const mysql = {
 
 const print = (options) => Buffer.from(fingerprint(options.arguments), "hex");
 
-function check(options) {
+function check(work, options) {
+    checkWork(work);
     if (!("arguments" in options))
         throw new TypeError("give arguments: without them a key that is used for another request is not noticed");
     return choose(DEFAULTS, options);
@@ -63,7 +64,7 @@ function check(options) {
  * own errors go through: after a deadlock (code 40001, 40P01; errno 1213, 1205, 1020) call it again.
  */
 export async function sqlOnce(pool, key, work, options) {
-    const o = check(options), sql = typeof pool.getConnection === "function" ? mysql : postgres;
+    const o = check(work, options), sql = typeof pool.getConnection === "function" ? mysql : postgres;
     const db = await sql.connect(pool);
     let clean = false;
     try {
@@ -85,7 +86,7 @@ export async function sqlOnce(pool, key, work, options) {
  * what the work changed is undone to a savepoint then.
  */
 export async function sqlOnceTx(db, key, work, options) {
-    return result(await guarded(typeof db.beginTransaction === "function" ? mysql : postgres, db, key, work, check(options)));
+    return result(await guarded(typeof db.beginTransaction === "function" ? mysql : postgres, db, key, work, check(work, options)));
 }
 
 function result(outcome) {
@@ -97,7 +98,7 @@ function result(outcome) {
 async function guarded(sql, db, key, work, o) {
     const row = await sql.begin(db, o, key), where = `${o.scope}/${key}`;
     if (row.verdict !== "started") {
-        const stored = found(row.verdict, BUSY_MS, row, where);
+        const stored = found(row.verdict, BUSY_MS, row, o.scope, key);
         try { // an answer of a standby's primary counts when the transaction that read it is committed: so this one is, too
             return {value: replayed(stored, o, where), keep: true};
         } catch (error) {
