@@ -141,6 +141,53 @@ def test_the_first_caller_gets_what_a_repeat_gets(server):
         """, server.url)
 
 
+def test_mistakes_that_would_remove_the_protection_are_refused(server):
+    """Before anything is sent: the work has run already, or its result would be kept for no time, or for everybody."""
+    php("""
+        require 'Nyholm/Psr7/autoload.php';
+        $client = new Idem\\Client($argv[1], ['scope' => 'php-mistakes']);
+        $says = fn (string $text, callable $call) => str_contains($m = fails(InvalidArgumentException::class, $call)->getMessage(), $text) ?: throw new LogicException($m);
+        foreach ([['order' => 7], null, 7, 'a text'] as $result)
+            fails(TypeError::class, fn () => $client->once('k', $result));
+        $times = ['ttl' => ['24h', '86400', 0, 0.4, -1, NAN, INF, null, true, []], 'lease' => ['30s', 0, -1, null], 'wait' => ['5s', -1, null], 'deadline' => ['5s', -1, null]];
+        $db = (new ReflectionClass(PDO::class))->newInstanceWithoutConstructor(); // it is not asked
+        foreach ($times as $name => $values)
+            foreach ($values as $wrong) {
+                $text = "$name is a number of milliseconds, " . (in_array($name, ['ttl', 'lease']) ? 1 : 0) . ' or more, not ';
+                $says($text, fn () => $client->once('k', fn () => 'ran', [$name => $wrong]));
+                $says($text, fn () => new Idem\\Client($argv[1], [$name => $wrong]));
+                $says($text, fn () => Idem\\PdoOnce::once($db, 'k', fn () => 'ran', [$name => $wrong, 'arguments' => 1]));
+            }
+        $says("not '24h'", fn () => $client->once('k', fn () => 'ran', ['ttl' => '24h']));
+        $says('ttl is a number', fn () => $client->issue('ann', 0));
+        foreach ([null, [], true, new stdClass()] as $wrong)
+            $says('scope is text', fn () => $client->once('k', fn () => 'ran', ['scope' => $wrong]));
+        $f = new Nyholm\\Psr7\\Factory\\Psr17Factory();
+        $says('in capitals: POST, not post', fn () => new Idem\\Middleware($client, $f, $f, ['methods' => ['post']]));
+        $handler = new class implements Psr\\Http\\Server\\RequestHandlerInterface {
+            public function handle(Psr\\Http\\Message\\ServerRequestInterface $request): Psr\\Http\\Message\\ResponseInterface { return new Nyholm\\Psr7\\Response(201); }
+        };
+        $send = fn (mixed $who) => (new Idem\\Middleware($client, $f, $f, ['scope' => fn () => $who]))->process(
+            $f->createServerRequest('POST', '/x')->withHeader('Idempotency-Key', 'k'), $handler);
+        $says('scope is text', fn () => $send(true));
+        equal([$send('0')->getHeaderLine('Idempotent-Replayed'), $send('0')->getHeaderLine('Idempotent-Replayed'), $send(null)->getHeaderLine('Idempotent-Replayed')], ['', 'true', '']);
+        equal($client->once('k', fn () => 'first', ['ttl' => 24 * 3.6e6, 'scope' => 7]), 'first');
+        """, server.url)
+
+
+def test_the_errors_say_what_to_do(server):
+    php("""
+        $client = new Idem\\Client($argv[1], ['scope' => 'php-says', 'renew' => false]);
+        fails(Idem\\Done::class, fn () => $client->once('odd', fn () => NAN));
+        equal(fails(Idem\\ResultNotKept::class, fn () => $client->once('odd', fn () => 1))->getMessage(),
+            'php-says/odd was done; its result was not kept: it was too large, or could not be written');
+        fails(Idem\\OutcomeUnknown::class, fn () => $client->once("it's", fn () => throw new Idem\\OutcomeUnknown('left'), ['lease' => 1]));
+        usleep(50000);
+        equal(fails(Idem\\OutcomeUnknown::class, fn () => $client->once("it's", fn () => 1))->getMessage(),
+            "nobody knows whether php-says/it's was executed: find out, then settle it (idem doubts lists it; idem settle php-says 'it'\\\\''s' --as …)");
+        """, server.url)
+
+
 def test_a_file_that_arrived_in_part_does_not_run(server):
     """PHP reads an upload before the program starts, and says in the file's error that it ended early."""
     php("""

@@ -47,6 +47,10 @@ final class Client
         if ($wrong) {
             throw new \InvalidArgumentException('there is no option ' . implode(', ', array_keys($wrong)));
         }
+        $o['scope'] = self::checkScope($o['scope']);
+        foreach (['ttl' => 1, 'lease' => 1, 'wait' => 0, 'deadline' => 0] as $name => $least) {
+            $o[$name] = self::milliseconds($name, $o[$name], $least);
+        }
         if (!in_array($o['mode'], ['strict', 'loose'], true)) {
             throw new \InvalidArgumentException("mode is 'strict' or 'loose'");
         }
@@ -54,6 +58,29 @@ final class Client
             throw new \InvalidArgumentException("fail_open needs mode 'loose': strict work never runs without its record");
         }
         return $o;
+    }
+
+    /** What PHP would make another number of is refused before anything is sent: a result that is kept for no time does not protect. */
+    private static function milliseconds(string $name, mixed $value, int $least): int
+    {
+        if (!is_int($value) && !(is_float($value) && $value < 1e15) || !($value >= $least)) { // not NAN either
+            throw new \InvalidArgumentException("$name is a number of milliseconds, $least or more, not " . self::shown($value));
+        }
+        return (int)round($value);
+    }
+
+    private static function shown(mixed $value): string
+    {
+        return is_scalar($value) || $value === null ? var_export($value, true) : 'a value of type ' . get_debug_type($value);
+    }
+
+    /** @internal true and an array have a text, too: everybody would share that scope. */
+    public static function checkScope(mixed $scope): string
+    {
+        if (!is_string($scope) && !is_int($scope) && !$scope instanceof \Stringable) {
+            throw new \InvalidArgumentException('scope is text, not ' . self::shown($scope));
+        }
+        return (string)$scope;
     }
 
     /**
@@ -80,7 +107,7 @@ final class Client
     /** A one-time token for the subject. */
     public function issue(string $subject, int $ttlMs = 300000): string
     {
-        return $this->ask(['ISSUE', $subject, 'TTL', $ttlMs], $this->options['deadline'])[1];
+        return $this->ask(['ISSUE', $subject, 'TTL', self::milliseconds('ttl', $ttlMs, 1)], $this->options['deadline'])[1];
     }
 
     /** Use a token up. Throws TokenUsed or TokenUnknown. */
@@ -184,7 +211,7 @@ final class Client
             'replay' => new Stored($answer[1], $answer[2], $answer[4]),
             'duplicate' => throw new TokenUsed('the token was used before'),
             'unknown' => throw new TokenUnknown("there is no such token for {$o['scope']}"),
-            default => throw self::refusal($answer[0], "{$o['scope']}/$key", (int)($answer[1] ?? 0)),
+            default => throw self::refusal($answer[0], $o['scope'], $key, (int)($answer[1] ?? 0)),
         };
     }
 
@@ -199,17 +226,20 @@ final class Client
     }
 
     /** @internal */
-    public static function refusal(string $verdict, string $where, int $retryAfterMs): Error
+    public static function refusal(string $verdict, string $scope, string $key, int $retryAfterMs): Error
     {
+        $where = "$scope/$key";
+        $word = fn (string $text): string => preg_match('~^[\w%+=:,./@-]+$~D', $text) ? $text : "'" . str_replace("'", "'\\''", $text) . "'";
         return match ($verdict) {
             'busy' => new InProgress("$where is being executed", $retryAfterMs),
             'mismatch' => new Mismatch("$where was used before with other arguments"),
-            'doubt' => new OutcomeUnknown("nobody knows whether $where was executed: settle it"),
+            'doubt' => new OutcomeUnknown("nobody knows whether $where was executed: find out, then settle it "
+                . "(idem doubts lists it; idem settle {$word($scope)} {$word($key)} --as …)"),
             default => new OutcomeUnknown("unexpected verdict $verdict for $where"),
         };
     }
 
-    /** Record the outcome, 'SUCCEEDED' or 'FAILED'. A result of null is recorded as too large to keep. */
+    /** Record the outcome, 'SUCCEEDED' or 'FAILED'. A result of null is recorded as one that was not kept. */
     public function finish(Claim $claim, string $outcome, ?string $result, string $kind = 'raw'): void
     {
         $args = ['FINISH', $claim->scope, $claim->key, $claim->fence, $outcome];

@@ -37,6 +37,11 @@ final class Middleware implements MiddlewareInterface
             throw new \InvalidArgumentException('there is no option ' . implode(', ', array_keys($wrong)));
         }
         $this->options = $options + $known;
+        foreach ($this->options['methods'] as $method) { // a request would never match it, and pass unguarded
+            if ($method !== strtoupper($method)) {
+                throw new \InvalidArgumentException('methods are written in capitals: ' . strtoupper($method) . ", not $method");
+            }
+        }
     }
 
     private static function caller(ServerRequestInterface $request): string
@@ -59,7 +64,8 @@ final class Middleware implements MiddlewareInterface
         } catch (\InvalidArgumentException $e) {
             return $this->response(HttpAnswer::problem('key-malformed', detail: $e->getMessage()));
         }
-        $who = (string)$this->options['scope']($request);
+        $who = $this->options['scope']($request);
+        $who = $who === null || $who === false ? '' : Client::checkScope($who);
         if ($who !== '') {
             return $this->guard($key, $who, $request, $handler);
         }

@@ -178,7 +178,7 @@ final class PdoOnce
         return match ($verdict) {
             'started' => new Claim($o['scope'], $this->key, (int)$fence, $o),
             'replay' => new Stored($state, $kind, $result === null ? null : (string)hex2bin($result)),
-            default => throw Client::refusal($verdict, "{$o['scope']}/{$this->key}", 100),
+            default => throw Client::refusal($verdict, $o['scope'], $this->key, 100),
         };
     }
 

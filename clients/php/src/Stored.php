@@ -11,7 +11,7 @@ final class Stored
         public readonly string $state,
         /** "raw", "http" or "exec": docs/results.md */
         public readonly ?string $kind,
-        /** null: it was too large to keep */
+        /** null: it was not kept */
         public readonly ?string $result,
     ) {
     }
@@ -26,7 +26,7 @@ final class Stored
                 : new Failed(null, (string)$this->result);
         }
         if ($this->result === null) {
-            throw new ResultNotKept("$where was done; its result was too large to keep");
+            throw new ResultNotKept("$where was done; its result was not kept: it was too large, or could not be written");
         }
         try {
             return $options['load']($this->result);

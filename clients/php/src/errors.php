@@ -36,7 +36,7 @@ class Failed extends Done
     }
 }
 
-/** The first execution succeeded; its result was too large to keep. */
+/** The first execution succeeded; its result was not kept: it was too large, or could not be written. */
 class ResultNotKept extends Done {}
 
 /** The one-time token was used before. */
