@@ -108,7 +108,7 @@ func (claim *Claim) context(ctx context.Context) (context.Context, context.Cance
 	return working, cancel
 }
 
-// finish records the outcome; "" releases the claim. A nil result is recorded as too large to keep.
+// finish records the outcome; "" releases the claim. A nil result is recorded as one that was not kept.
 func (claim *Claim) finish(outcome, kind string, result []byte) error {
 	claim.stop()
 	args := []any{"RELEASE", claim.Scope, claim.Key, claim.Fence}

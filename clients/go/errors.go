@@ -21,7 +21,7 @@ var (
 
 // Errors with a class: errors.Is(ErrMismatch, ErrNotExecuted) holds.
 var (
-	ErrResultNotKept = class(ErrDone, "done, but its result was too large to keep")
+	ErrResultNotKept = class(ErrDone, "done, but its result was not kept: it was too large, or could not be written")
 	ErrTokenUsed     = class(ErrDone, "the token was used before")
 	ErrMismatch      = class(ErrNotExecuted, "the key was used before with other arguments")
 	ErrTokenUnknown  = class(ErrNotExecuted, "there is no such token for this subject")

@@ -42,13 +42,21 @@ func Report(ctx context.Context, err error) {
 	}
 }
 
-// Wrap guards a handler.
+// Wrap guards a handler. It panics if the options or methods are wrong.
 func (g Guard) Wrap(next http.Handler) http.Handler {
 	if g.Methods == nil {
 		g.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
 	if g.MaxBody == 0 {
 		g.MaxBody = 1 << 20
+	}
+	for _, method := range g.Methods { // a request would never match it, and pass unguarded
+		if upper := strings.ToUpper(method); method != upper {
+			panic("idem: methods are written in capitals: " + upper + ", not " + method)
+		}
+	}
+	if _, err := g.Client.options.with(g.Options).check(); err != nil {
+		panic(err)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		claim, told := g.admit(r)
@@ -140,7 +148,8 @@ func (u *upload) Read(to []byte) (int, error) {
 }
 
 func (g *Guard) begin(ctx context.Context, key string, opts []Option) (*Claim, *answer) {
-	claim, kept, err := g.Client.beginOrLeave(ctx, key, g.Client.options.with(opts))
+	o, _ := g.Client.options.with(opts).check() // Wrap has asked whether they are right
+	claim, kept, err := g.Client.beginOrLeave(ctx, key, o)
 	var busy *InProgress
 	var refused *Refused
 	switch {

@@ -15,7 +15,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log"
+	"regexp"
+	"strings"
 	"time"
 )
 
@@ -42,6 +45,29 @@ func (o options) with(changes []Option) options {
 	return o
 }
 
+// check gives the options that a call is made with: a ttl or lease of 0, which a struct has that was not filled in, is the default. Less than
+// a millisecond is a mistake (TTL(24) is 24 ns): the key would be forgotten at once, and a repeat would run the work again.
+func (o options) check() (options, error) {
+	if o.ttl == 0 {
+		o.ttl = standard.ttl
+	}
+	if o.lease == 0 {
+		o.lease = standard.lease
+	}
+	for _, given := range []struct {
+		name  string
+		value time.Duration
+		least time.Duration
+	}{{"TTL", o.ttl, time.Millisecond}, {"Lease", o.lease, time.Millisecond}, {"Wait", o.wait, 0}, {"Deadline", o.deadline, 0}} {
+		if given.value < given.least {
+			return o, fmt.Errorf("idem: %s is a time of %s or more, not %s: write for instance 24*time.Hour", given.name, given.least, given.value)
+		}
+	}
+	return o, nil
+}
+
+var errNoWork = errors.New("idem: work is nil: pass the function that does it")
+
 // Option changes how a call is made.
 type Option func(*options)
 
@@ -51,10 +77,10 @@ func Scope(scope string) Option { return func(o *options) { o.scope = scope } }
 // Loose lets a failed execution be tried again; without it a failure is an answer too.
 func Loose() Option { return func(o *options) { o.loose = true } }
 
-// TTL says how long the result is kept; 24 hours without it.
+// TTL says how long the result is kept; 24 hours without it, and for 0.
 func TTL(d time.Duration) Option { return func(o *options) { o.ttl = d } }
 
-// Lease says how long a claim lives without a renewal; 30 seconds without it.
+// Lease says how long a claim lives without a renewal; 30 seconds without it, and for 0.
 func Lease(d time.Duration) Option { return func(o *options) { o.lease = d } }
 
 // Wait lets a duplicate wait for the first one's result.
@@ -78,7 +104,11 @@ func Open(url string, defaults ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{pool: &pool{address: a}, options: standard.with(defaults)}, nil
+	o, err := standard.with(defaults).check()
+	if err != nil {
+		return nil, err
+	}
+	return &Client{pool: &pool{address: a}, options: o}, nil
 }
 
 // Close closes the connections that are kept.
@@ -159,7 +189,7 @@ func nonce() string {
 	return hex.EncodeToString(bytes[:])
 }
 
-// stored is what a finished request has left behind. No result: it was too large to keep.
+// stored is what a finished request has left behind. No result: it was not kept.
 type stored struct {
 	state, kind string
 	result      []byte
@@ -194,7 +224,7 @@ func (c *Client) begin(ctx context.Context, key string, o options) (*Claim, *sto
 		return c.claim(ctx, key, o, number(answer, 1), asked)
 	}
 	result, _ := at(answer, 4).([]byte)
-	kept, err := found(word(answer, 0), o.scope+"/"+key, time.Duration(number(answer, 1))*time.Millisecond,
+	kept, err := found(word(answer, 0), o.scope, key, time.Duration(number(answer, 1))*time.Millisecond,
 		stored{word(answer, 1), word(answer, 2), result})
 	return nil, kept, err
 }
@@ -241,15 +271,27 @@ func (c *Client) beginOrLeave(ctx context.Context, key string, o options) (claim
 	}
 }
 
+var plainWord = regexp.MustCompile(`^[\w%+=:,./@-]+$`)
+
+// shellWord is the text as a shell takes it.
+func shellWord(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
 // found says what a verdict other than "started" means.
-func found(verdict, where string, after time.Duration, kept stored) (*stored, error) {
+func found(verdict, scope, key string, after time.Duration, kept stored) (*stored, error) {
+	where := scope + "/" + key
 	switch verdict {
 	case "replay":
 		return &kept, nil
 	case "busy":
 		return nil, &InProgress{after}
 	case "doubt":
-		return nil, because(ErrOutcomeUnknown, "nobody knows whether %s was executed: settle it", where)
+		return nil, because(ErrOutcomeUnknown, "nobody knows whether %s was executed: find out, then settle it (idem doubts lists it; idem settle %s %s --as …)",
+			where, shellWord(scope), shellWord(key))
 	case "mismatch":
 		return nil, because(ErrMismatch, "%s", where)
 	case "duplicate":
@@ -306,7 +348,13 @@ func failure(result []byte) error {
 // If work panics, or returns the error of its context that was cancelled, the claim stays: nobody knows how far it got.
 func Do[T any](ctx context.Context, c *Client, key string, work func(context.Context) (T, error), opts ...Option) (T, error) {
 	var value T
-	o := c.options.with(opts)
+	if work == nil {
+		return value, errNoWork
+	}
+	o, err := c.options.with(opts).check()
+	if err != nil {
+		return value, err
+	}
 	if o.failOpen && !o.loose {
 		return value, errors.New("idem: FailOpen needs Loose: strict work never runs without its record")
 	}
@@ -341,6 +389,9 @@ func Do[T any](ctx context.Context, c *Client, key string, work func(context.Con
 
 // Issue gives a one-time token for the subject.
 func (c *Client) Issue(ctx context.Context, subject string, ttl time.Duration) (string, error) {
+	if ttl < time.Millisecond {
+		return "", fmt.Errorf("idem: the ttl of a token is a time of 1ms or more, not %s: write for instance 5*time.Minute", ttl)
+	}
 	answer, err := c.ask(ctx, []any{"ISSUE", subject, "TTL", milliseconds(ttl)}, c.options.deadline, 0)
 	return word(answer, 1), err
 }

@@ -209,6 +209,68 @@ func TestAClientThatGoesAwayDoesNotStopTheHandler(t *testing.T) {
 	}
 }
 
+// Before anything is sent: nil is no work, and a result that is kept for no time does not protect.
+func TestMistakesThatWouldRemoveTheProtectionAreRefused(t *testing.T) {
+	client, ctx := open(t), context.Background()
+	refused := func(err error, text string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Fatal(text, err)
+		}
+	}
+	_, err := Do[int](ctx, client, "k", nil)
+	refused(err, "work is nil")
+	_, err = DoDB[int](ctx, nil, "k", nil, Arguments(1))
+	refused(err, "work is nil")
+	_, err = DoTx[int](ctx, nil, "k", nil, Arguments(1))
+	refused(err, "work is nil")
+	for text, wrong := range map[string]Option{"TTL is a time of 1ms or more, not 24ns": TTL(24), "TTL is a time of 1ms or more, not -5s": TTL(-5 * time.Second),
+		"Lease is a time of 1ms or more, not -1s": Lease(-time.Second), "Lease is a time of 1ms or more, not 30ns": Lease(30),
+		"Wait is a time of 0s or more, not -1s": Wait(-time.Second), "Deadline is a time of 0s or more, not -1s": Deadline(-time.Second)} {
+		_, err = Do(ctx, client, "k", one, wrong)
+		refused(err, text)
+		_, err = DoTx(ctx, nil, "k", one, wrong, Arguments(1))
+		refused(err, text)
+		_, err = Open("", wrong)
+		refused(err, text)
+		refused(panicOf(func() { Guard{Client: client, Options: []Option{wrong}}.Wrap(nil) }), text)
+	}
+	refused(panicOf(func() { Guard{Client: client, Methods: []string{"post"}}.Wrap(nil) }), "in capitals: POST, not post")
+	_, err = client.Issue(ctx, "ann", 0)
+	refused(err, "the ttl of a token is a time of 1ms or more, not 0s")
+	for i := 1; i < 3; i++ { // 0 is the default
+		value, err := Do(ctx, client, "k", func(context.Context) (int, error) { return i, nil }, TTL(0), Lease(0))
+		if err != nil || value != 1 {
+			t.Fatal(value, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func panicOf(call func()) (err error) {
+	defer func() {
+		if told := recover(); told != nil {
+			err = fmt.Errorf("%v", told)
+		}
+	}()
+	call()
+	return nil
+}
+
+func TestTheErrorsSayWhatToDo(t *testing.T) {
+	client, ctx := open(t), context.Background()
+	Do(ctx, client, "odd", func(context.Context) (chan int, error) { return make(chan int), nil })
+	if _, err := Do(ctx, client, "odd", one); err == nil || !strings.Contains(err.Error(), "its result was not kept: it was too large, or could not be written") {
+		t.Fatal(err)
+	}
+	Do(ctx, client, "it's", func(context.Context) (int, error) { return 0, ErrOutcomeUnknown }, Lease(time.Millisecond))
+	time.Sleep(50 * time.Millisecond)
+	text := "find out, then settle it (idem doubts lists it; idem settle " + client.options.scope + " 'it'\\''s' --as …)"
+	if _, err := Do(ctx, client, "it's", one); !errors.Is(err, ErrOutcomeUnknown) || !strings.Contains(err.Error(), text) {
+		t.Fatal(err)
+	}
+}
+
 func TestAddressesAreChecked(t *testing.T) {
 	for _, wrong := range []string{"http://x", "idem://", "idem://h:99999", "unix:/x?auth-file=/y", "idem://x?ca=/y", "idems://x?auth=1", "idems://x?ca=/no/such/file", "idems://x?cert=/no/such/file", "idems://x?ca=/etc/hostname"} {
 		if _, err := Open(wrong); err == nil {

@@ -22,6 +22,9 @@ func MySQL() Option { return func(o *options) { o.mysql = true } }
 // Arguments are needed. Errors of the database go through: after a deadlock (SQLSTATE 40001, 40P01; MariaDB 1213, 1205, 1020) call it again.
 func DoDB[T any](ctx context.Context, db *sql.DB, key string, work func(context.Context, *sql.Tx) (T, error), opts ...Option) (T, error) {
 	var value T
+	if work == nil {
+		return value, errNoWork
+	}
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return value, err
@@ -54,7 +57,13 @@ func lostCommit(err error, key string) error {
 
 // doTx also says whether the transaction is to be committed.
 func doTx[T any](ctx context.Context, tx *sql.Tx, key string, work func(context.Context) (T, error), opts []Option) (value T, keep bool, err error) {
-	o := standard.with(opts)
+	if work == nil {
+		return value, false, errNoWork
+	}
+	o, err := standard.with(opts).check()
+	if err != nil {
+		return value, false, err
+	}
 	if !o.hasArguments {
 		return value, false, errors.New("idem: give Arguments: without them a key that is used for another request is not noticed")
 	}
@@ -132,7 +141,7 @@ func (r *txRecord) begin() (*stored, error) {
 		r.fence = fence.Int64
 		return nil, err
 	}
-	return found(verdict, r.o.scope+"/"+r.key, busyAgain, stored{state.String, kind.String, result})
+	return found(verdict, r.o.scope, r.key, busyAgain, stored{state.String, kind.String, result})
 }
 
 func (r *txRecord) finish(state string, result []byte) (verdict string, err error) {
