@@ -57,7 +57,7 @@ def server():
 
 
 def test_the_client(built, server):
-    run("ClientTest", 15, "idem://127.0.0.1:%d" % server.port, "idem+unix:" + server.socket)
+    run("ClientTest", 17, "idem://127.0.0.1:%d" % server.port, "idem+unix:" + server.socket)
 
 
 def test_the_jar_has_what_others_need(built):

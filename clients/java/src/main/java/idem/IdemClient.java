@@ -71,6 +71,7 @@ public final class IdemClient implements AutoCloseable {
     }
 
     <T, E extends Exception> T run(String key, Type type, Options options, Work<T, E> work) throws E {
+        checkWork(work);
         Begun begun;
         try {
             begun = begin(key, options);
@@ -87,6 +88,12 @@ public final class IdemClient implements AutoCloseable {
         } finally {
             begun.claim.stop(); // whatever went wrong: nobody renews what nobody works on
         }
+    }
+
+    /** Before the key is claimed: nobody would know whether anything was done. */
+    static void checkWork(Work<?, ?> work) {
+        if (work == null)
+            throw new IllegalArgumentException("work is null: pass the function that does it");
     }
 
     private <T, E extends Exception> T work(Claim claim, Work<T, E> work) throws E {
@@ -151,7 +158,7 @@ public final class IdemClient implements AutoCloseable {
         public final String state;
         /** "raw", "http" or "exec": docs/results.md. */
         public final String kind;
-        /** Null: it was too large to keep. */
+        /** Null: it was not kept. */
         public final byte[] result;
 
         private Begun(Claim claim, String state, String kind, byte[] result) {
@@ -176,9 +183,17 @@ public final class IdemClient implements AutoCloseable {
                 throw new IdemException.TokenUsed("the token was used before");
             case "unknown":
                 throw new IdemException.TokenUnknown("there is no such token for " + claim.scope());
-            default: // doubt
-                throw new IdemException.OutcomeUnknown("nobody knows whether " + claim + " was executed (" + verdict + "): settle it");
+            case "doubt":
+                throw new IdemException.OutcomeUnknown("nobody knows whether " + claim + " was executed: find out, then settle it "
+                        + "(idem doubts lists it; idem settle " + shellWord(claim.scope()) + " " + shellWord(claim.key()) + " --as …)");
+            default:
+                throw new IdemException.OutcomeUnknown("unexpected verdict " + verdict + " for " + claim);
             }
+        }
+
+        /** As a shell takes it. */
+        private static String shellWord(String text) {
+            return text.matches("[\\w%+=:,./@-]+") ? text : "'" + text.replace("'", "'\\''") + "'";
         }
 
         @SuppressWarnings("unchecked")
@@ -186,7 +201,8 @@ public final class IdemClient implements AutoCloseable {
             if (state.equals("failed"))
                 throw failed();
             if (result == null)
-                throw new IdemException.ResultNotKept(key + " was done; its result was too large to keep");
+                throw new IdemException.ResultNotKept(options.scope + "/" + key + " was done; its result was not kept: "
+                        + "it was too large, or could not be written");
             try {
                 return (T) options.codec.read(result, type);
             } catch (Exception e) {
@@ -244,7 +260,7 @@ public final class IdemClient implements AutoCloseable {
         return word(answer, 0).equals("ok");
     }
 
-    /** Record a success; a null result is recorded as too large to keep. */
+    /** Record a success; a null result is recorded as one that was not kept. */
     public void succeed(Claim claim, String kind, byte[] result) {
         finish(claim, "SUCCEEDED", kind, result);
     }
@@ -305,6 +321,7 @@ public final class IdemClient implements AutoCloseable {
 
     /** A one-time token for the subject. */
     public String issue(String subject, Duration ttl) {
+        Options.time("ttl", ttl, Options.LEAST);
         return word(ask(List.of("ISSUE", subject, "TTL", ms(ttl)), options.deadline, Duration.ZERO), 1);
     }
 

@@ -86,7 +86,7 @@ public abstract class IdemException extends RuntimeException {
         }
     }
 
-    /** The first execution succeeded; its result was too large to keep. */
+    /** The first execution succeeded; its result was not kept: it was too large, or could not be written. */
     public static final class ResultNotKept extends Done {
         public ResultNotKept(String message) {
             super(message, null);

@@ -6,6 +6,8 @@ import java.util.function.Consumer;
 
 /** How a call is made. Immutable: every method gives changed options back. {@code Options.strict().scope("shop").lease(ofSeconds(10))} */
 public final class Options implements Cloneable {
+    /** Less is a mistake: the key would be forgotten at once, and a repeat would run the work again. */
+    static final Duration LEAST = Duration.ofMillis(1);
     static final Object NOTHING = new Object(); // no arguments were given: null is an argument
 
     String scope = "default";
@@ -33,6 +35,12 @@ public final class Options implements Cloneable {
         return new Options().mode(Mode.LOOSE);
     }
 
+    static Duration time(String name, Duration value, Duration least) {
+        if (value == null || value.compareTo(least) < 0)
+            throw new IllegalArgumentException(name + " is a Duration of " + least.toMillis() + " ms or more, not " + value);
+        return value;
+    }
+
     private Options but(Consumer<Options> change) {
         try {
             var made = (Options) clone();
@@ -54,22 +62,22 @@ public final class Options implements Cloneable {
 
     /** How long the result is kept. */
     public Options ttl(Duration value) {
-        return but(o -> o.ttl = value);
+        return but(o -> o.ttl = time("ttl", value, LEAST));
     }
 
     /** How long a claim lives without a sign of life; it is renewed every third of it. */
     public Options lease(Duration value) {
-        return but(o -> o.lease = value);
+        return but(o -> o.lease = time("lease", value, LEAST));
     }
 
     /** How long a duplicate waits for the first one's result. */
     public Options waitFor(Duration value) {
-        return but(o -> o.wait = value);
+        return but(o -> o.wait = time("waitFor", value, Duration.ZERO));
     }
 
     /** How long a command is sent again if its reply is lost. */
     public Options deadline(Duration value) {
-        return but(o -> o.deadline = value);
+        return but(o -> o.deadline = time("deadline", value, Duration.ZERO));
     }
 
     /** What the fingerprint is made of: the same key with other arguments is a {@link IdemException.Mismatch}. */

@@ -45,6 +45,7 @@ public final class SqlOnce<T, E extends Exception> {
     /** Run the work once on this connection. SQLException: the transaction failed; if it was a deadlock, run it again. */
     public static <T, E extends Exception> T once(Connection db, String key, Class<T> type, Options options, Work<T, E> work)
             throws SQLException, E {
+        IdemClient.checkWork(work);
         return new SqlOnce<T, E>(db, key, options).transaction(type, work);
     }
 

@@ -297,6 +297,58 @@ public final class ClientTest {
             IdemClient.open(good).close();
     }
 
+    /** Before anything is sent: null is no work, and a result that is kept for no time does not protect. */
+    void mistakesThatWouldRemoveTheProtectionAreRefused() throws Exception {
+        says("work is null", () -> client.once("k", String.class, null));
+        says("work is null", () -> client.once("k", new TypeRef<List<String>>() { }, client.options(), null));
+        says("work is null", () -> SqlOnce.once(null, "k", String.class, client.options().arguments(1), null));
+        for (var wrong : new Duration[] {null, Duration.ZERO, Duration.ofNanos(24), Duration.ofSeconds(-5)}) {
+            says("ttl is a Duration of 1 ms or more, not " + wrong, () -> client.options().ttl(wrong));
+            says("lease is a Duration of 1 ms or more, not " + wrong, () -> client.options().lease(wrong));
+            says("ttl is a Duration of 1 ms or more, not " + wrong, () -> client.issue("ann", wrong));
+        }
+        for (var wrong : new Duration[] {null, Duration.ofSeconds(-5)}) {
+            says("waitFor is a Duration of 0 ms or more, not " + wrong, () -> client.options().waitFor(wrong));
+            says("deadline is a Duration of 0 ms or more, not " + wrong, () -> client.options().deadline(wrong));
+        }
+        says("NoTime.run: ttl is a Duration of 1 ms or more, not PT0S", () -> Idempotents.wrap(client, NoTime.class, key -> null));
+        says("no parameter #other", () -> Idempotents.wrap(client, WrongArguments.class, key -> null));
+        says("no parameter #other", () -> Idempotents.wrap(client, WrongScope.class, key -> null));
+        equal(client.once("k", String.class, client.options().waitFor(Duration.ZERO), () -> "first"), "first");
+    }
+
+    interface NoTime {
+        @Idempotent(key = "#p0", ttl = "0s")
+        String run(String key);
+    }
+
+    interface WrongArguments {
+        @Idempotent(key = "#p0", arguments = "#other")
+        String run(String key);
+    }
+
+    interface WrongScope {
+        @Idempotent(key = "#p0", scope = "#other.id")
+        String run(String key);
+    }
+
+    private static void says(String text, Block block) throws Exception {
+        var message = fails(IllegalArgumentException.class, block).getMessage();
+        check(message.contains(text), message);
+    }
+
+    void theErrorsSayWhatToDo() throws Exception {
+        fails(IdemException.Done.class, () -> client.once("odd", Object.class, Thread::currentThread));
+        equal(fails(IdemException.ResultNotKept.class, () -> client.once("odd", Object.class, () -> 1)).getMessage(),
+                "java/odd was done; its result was not kept: it was too large, or could not be written");
+        fails(IdemException.OutcomeUnknown.class, () -> client.once("it's", String.class, client.options().lease(Duration.ofMillis(1)), () -> {
+            throw new IdemException.OutcomeUnknown("left");
+        }));
+        Thread.sleep(50);
+        equal(fails(IdemException.OutcomeUnknown.class, () -> client.once("it's", String.class, () -> "again")).getMessage(),
+                "nobody knows whether java/it's was executed: find out, then settle it (idem doubts lists it; idem settle java 'it'\\''s' --as …)");
+    }
+
     void theFourClassesAreTypes() throws Exception {
         fails(IdemException.NotExecuted.class, () -> IdemClient.open("idem://127.0.0.1:1", Options.strict().deadline(Duration.ofMillis(200)))
                 .once("k", String.class, () -> "never"));

@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Locale;
 import java.util.Set;
 import java.util.function.Function;
 
@@ -58,10 +59,18 @@ public final class IdempotencyFilter implements Filter {
 
     @Override
     public void init(FilterConfig config) {
-        if (Boolean.parseBoolean(config.getInitParameter("required")))
+        if (parameter(config, "required", "true", "false"))
             required = true;
-        if ("loose".equals(config.getInitParameter("mode")))
+        if (parameter(config, "mode", "loose", "strict"))
             options = options.mode(Mode.LOOSE);
+    }
+
+    /** Whether the parameter has the first value. "yes" for "true" would let requests without a key pass unguarded. */
+    private static boolean parameter(FilterConfig config, String name, String yes, String no) {
+        var value = config.getInitParameter(name);
+        if (value != null && !value.equalsIgnoreCase(yes) && !value.equalsIgnoreCase(no))
+            throw new IllegalArgumentException("the parameter " + name + " is \"" + yes + "\" or \"" + no + "\", not \"" + value + "\"");
+        return yes.equalsIgnoreCase(value);
     }
 
     @Override
@@ -87,6 +96,9 @@ public final class IdempotencyFilter implements Filter {
 
     /** Which methods are guarded: POST and PATCH. */
     public IdempotencyFilter methods(String... values) {
+        for (var method : values) // a request would never match it, and pass unguarded
+            if (!method.equals(method.toUpperCase(Locale.ROOT)))
+                throw new IllegalArgumentException("methods are written in capitals: " + method.toUpperCase(Locale.ROOT) + ", not " + method);
         methods = Set.of(values);
         return this;
     }

@@ -1,12 +1,14 @@
 package idem.jakarta;
 
 import java.io.IOException;
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 
+import jakarta.servlet.FilterConfig;
 import jakarta.servlet.MultipartConfigElement;
 import jakarta.servlet.ServletException;
 import jakarta.servlet.http.Cookie;
@@ -116,7 +118,32 @@ public final class FilterApp extends HttpServlet {
         context.addFilterMap(map);
     }
 
+    /** A method in small letters, or a parameter "yes", would let requests pass unguarded. */
+    private static void mistakesAreRefused(IdemClient client) {
+        refuses("POST, not post", () -> new IdempotencyFilter(client).methods("post"));
+        for (var parameter : new String[][] {{"required", "yes"}, {"mode", "lose"}})
+            refuses("the parameter " + parameter[0] + " is \"", () -> new IdempotencyFilter(client).init(config(parameter[0], parameter[1])));
+        new IdempotencyFilter(client).init(config("required", "True"));
+    }
+
+    private static FilterConfig config(String name, String value) {
+        return (FilterConfig) Proxy.newProxyInstance(FilterApp.class.getClassLoader(), new Class<?>[] {FilterConfig.class},
+                (proxy, method, args) -> args[0].equals(name) ? value : null);
+    }
+
+    private static void refuses(String text, Runnable block) {
+        try {
+            block.run();
+        } catch (IllegalArgumentException e) {
+            if (e.getMessage().contains(text))
+                return;
+            throw e;
+        }
+        throw new AssertionError("not refused: " + text);
+    }
+
     public static void main(String[] args) throws Exception {
+        mistakesAreRefused(IdemClient.open(args[2]));
         var tomcat = new Tomcat();
         tomcat.setBaseDir(args[1]);
         tomcat.setPort(Integer.parseInt(args[0]));
