@@ -65,9 +65,9 @@ func partsOf(text string) ([]string, error) {
 			return found[1:], nil
 		}
 	}
-	flaw := "no address"
+	flaw := "not an address"
 	if strings.HasPrefix(text, "http") {
-		flaw = "a server's HTTP address, and clients use its socket or its other port"
+		flaw = "the HTTP address of a server; clients need its socket or its RESP port"
 	}
 	shown := text[strings.LastIndex(text, "@")+1:] // without the secret
 	return nil, fmt.Errorf("idem: \"%s\" is %s: give unix:PATH, HOST:PORT or idems://HOST:PORT", shown, flaw)

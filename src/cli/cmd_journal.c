@@ -58,12 +58,12 @@ print_report(const struct journal_report *r)
     printf("entries:  %" PRIu64 " (%" PRIu64 " records, %" PRIu64
            " deletes, %" PRIu64 " marks)\n",
            r->entries, r->records, r->deletes, r->marks);
-    printf("records:  %" PRIu64 " that count, %" PRIu64 " of them executing\n",
+    printf("records:  %" PRIu64 " current, %" PRIu64 " of them executing\n",
            r->live, r->executing);
     printf("bytes:    %" PRIu64 ", %" PRIu64 " of them live\n", r->used_bytes,
            r->live_bytes);
-    printf("indexes:  %" PRIu64 " saved, %" PRIu64 " that do not fit\n",
-           r->saved, r->saved_wrong);
+    printf("indexes:  %" PRIu64 " saved, %" PRIu64 " not usable\n", r->saved,
+           r->saved_wrong);
     printf("time:     %s\n", cli_time(r->time_us / 1000, time));
     if (r->torn)
         printf("the last batch was not written completely; no client got a "

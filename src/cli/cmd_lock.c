@@ -195,7 +195,7 @@ check_usage(const struct holder *h, bool has_command, bool wants_command)
     if (!has_command && wants_command)
         return cli_usage_error("lock: no command is given; write it after --");
     if (h->read && h->write)
-        return cli_usage_error("lock: --read or --write, not both");
+        return cli_usage_error("lock: give --read or --write, not both");
     if (h->permits == 0 || h->permits > IDEM_LOCKS_MAX)
         return cli_usage_error("lock: --permits must be a number from 1 to %d",
                                IDEM_LOCKS_MAX);

@@ -62,7 +62,7 @@ cli_playground(int argc, char **argv)
         .about = "Serve a page that shows each scheme first broken, then "
                  "protected: real requests,\nreal threads, real tables, in "
                  "memory. Open the address that it prints; stop it\nwith "
-                 "Ctrl-C. Nothing is stored, and no other server is asked.",
+                 "Ctrl-C. It stores nothing and uses no other server.",
         .options = options,
     };
     struct server_config config;

@@ -138,7 +138,8 @@ replay(const struct idem_record *record)
         (record->flags & IDEM_FLAG_NOT_REPLAYABLE) ||
         !exec_decode(record->result, &stored)) {
         fprintf(stderr,
-                "idem: this was %s before, without a command's output\n",
+                "idem: this request was %s before, and no output of a command "
+                "is stored\n",
                 record->flags & IDEM_FLAG_SETTLED ? "settled" : "finished");
         return cli_exit_verdict(IDEM_V_REPLAY);
     }

@@ -88,9 +88,7 @@ read_type(const char *text, enum idem_type *type)
 int
 cli_check_time(const char *option, const int64_t *ms)
 {
-    return *ms == 0 ? cli_usage_error("%s 0 makes no sense: give at least 1ms",
-                                      option)
-                    : -1;
+    return *ms == 0 ? cli_usage_error("%s must be at least 1ms", option) : -1;
 }
 
 /* ---- running ---------------------------------------------------------- */
@@ -135,14 +133,14 @@ patience_for_lease(const struct cli_verb *verb, struct idem_engine *engine,
     waits = op->verb == IDEM_SETTLE && ms <= WATCH_MOST_MS;
     if (ms > 0 && waits)
         fprintf(stderr,
-                "idem: the lease is over by the clock; without a server it is "
-                "watched for %lld s before that counts\n",
+                "idem: the clock says that the lease is over; without a "
+                "server, this command first watches the record for %lld s\n",
                 (long long)(ms + 999) / 1000);
     else if (ms > 0)
         fprintf(stderr,
-                "idem: the lease is over by the clock, but this process must "
-                "watch the record for one lease first: give --wait %llds, or "
-                "ask a server\n",
+                "idem: the clock says that the lease is over, but without a "
+                "server, this command must first watch the record as long as "
+                "the lease was: give --wait %llds, or ask a server\n",
                 (long long)(ms + 999) / 1000);
     return waits ? ms : 0;
 }
@@ -427,13 +425,14 @@ advice_for_lost(const struct idem_op *op)
     bool claims = op->verb == IDEM_BEGIN || op->verb == IDEM_LOCK;
 
     if (claims && !op->nonce)
-        return "run the same command again; \"busy\" can then be this claim, "
-               "until its lease is over";
+        return "run the same command again; if it says \"busy\", that may be "
+               "this claim: wait until its lease is over";
     if (op->verb == IDEM_ISSUE)
-        return "run the same command again for another token; nobody has this "
-               "one";
+        return "run the same command again to get another token; nobody knows "
+               "the lost one";
     if (op->verb == IDEM_REDEEM && !op->nonce)
-        return "run the same command again; \"duplicate\" can then be this use";
+        return "run the same command again; if it says \"duplicate\", this "
+               "command may have used the token";
     return "run the same command again";
 }
 

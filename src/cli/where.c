@@ -86,9 +86,9 @@ cli_server_url(const struct cli_where *where, char *url, size_t len,
                           "idems://HOST:PORT",
                           shown,
                           strncmp(address, "http", 4) == 0
-                              ? "a server's HTTP address, and commands use "
-                                "its socket or its other port"
-                              : "no address");
+                              ? "the HTTP address of a server; commands "
+                                "need its socket or its RESP port"
+                              : "not an address");
     }
     if (where->credentials)
         add_file(url, len, where->credentials);
@@ -107,10 +107,10 @@ server_advice(const struct cli_where *where, bool takes_store)
                      "or open a store without a server: --store URL"
                    : "start one with idem serve, or name another with --server";
     return takes_store && store && *store
-               ? "this address is of IDEM_SERVER, so IDEM_STORE was "
+               ? "this address comes from IDEM_SERVER, so IDEM_STORE was "
                  "not used: unset one of them, or start the server with "
                  "idem serve"
-               : "this address is of IDEM_SERVER: correct or unset it, or "
+               : "this address comes from IDEM_SERVER: correct or unset it, or "
                  "start the server with idem serve";
 }
 

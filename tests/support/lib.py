@@ -73,7 +73,7 @@ def connect(where, timeout=60):
 
 def without_advice(text):
     """An error of a store as the store says it, without what the command line adds about the next step."""
-    return re.sub(r'; (((nothing was stored, )?try again)|(run the same command again(; "busy" can then be this claim, until its lease is over)?))$', "", text.rstrip("\n"))
+    return re.sub(r'; (((nothing was stored, )?try again)|(run the same command again(; if it says "busy", that may be this claim: wait until its lease is over)?))$', "", text.rstrip("\n"))
 
 
 def wait_until(what, seconds=60, step=0.02):

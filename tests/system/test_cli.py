@@ -263,7 +263,7 @@ def test_settle_waits_by_itself_for_a_lease_that_is_over(idem):
     code, _ = idem("begin", "s", "slow")
     assert code == 11 and "give --wait 2s" in idem.said
     code, out = idem("settle", "s", "slow", "--as", "failed")
-    assert code == 0 and out.startswith("settled\n") and "watched for 2 s" in idem.said
+    assert code == 0 and out.startswith("settled\n") and "watches the record for 2 s" in idem.said
     assert idem("begin", "s", "work", "--lease", "60s")[0] == 0
     assert idem("settle", "s", "work")[0] == 11 and idem.said == ""  # somebody may be at work
     assert idem("settle", "s", "work", "--as", "failed")[0] == 11 and "s work is still executing: its lease has not ended" in idem.said
@@ -445,8 +445,8 @@ BAD = [
     (("bench", "--size", "2m"), "1 to 4096 clients"),
     (("completion", "tcsh"), "tcsh"),
     (("get", "s", "i", "--server", "unix:/x", "--store", "memory:"), "--server or --store, not both"),
-    (("get", "s", "i", "--server", "nonsense"), "is no address"),
-    (("get", "s", "i", "--server", "http://127.0.0.1:80"), "a server's HTTP address"),
+    (("get", "s", "i", "--server", "nonsense"), "is not an address"),
+    (("get", "s", "i", "--server", "http://127.0.0.1:80"), "is the HTTP address of a server; commands need"),
     (("begn", "s", "i"), 'did you mean "begin"'),
     (("frobnicate",), "idem --help"),
     (("help", "scna"), 'did you mean "scan"'),
@@ -492,12 +492,12 @@ def test_a_terminal_is_told_what_to_do_next(bare):
 def test_a_server_that_is_missing_is_told_with_the_variable_that_named_it(bare):
     gone = "unix:" + bare.where + "/gone"
     for args, env, said, not_said in ((["--server", gone], {}, "name another with --server", "IDEM_SERVER"),
-                                      ([], {"IDEM_SERVER": gone}, "this address is of IDEM_SERVER: correct", "IDEM_STORE"),
-                                      ([], {"IDEM_SERVER": gone, "IDEM_STORE": bare.url}, "of IDEM_SERVER, so IDEM_STORE was not used", "--store")):
+                                      ([], {"IDEM_SERVER": gone}, "this address comes from IDEM_SERVER: correct", "IDEM_STORE"),
+                                      ([], {"IDEM_SERVER": gone, "IDEM_STORE": bare.url}, "comes from IDEM_SERVER, so IDEM_STORE was not used", "--store")):
         assert bare("get", "s", "i", *args, store=False, env=env)[0] == 20
         assert "no server at" in bare.said and said in bare.said and not_said not in bare.said, bare.said
     for command in (["top", "--once"], ["bench"], ["id", "snowflake"], ["audit"], ["store", "accept-rollback"]):
-        for args, env, said in ((["--server", gone], {}, "name another with --server"), ([], {"IDEM_SERVER": gone}, "this address is of IDEM_SERVER: correct")):
+        for args, env, said in ((["--server", gone], {}, "name another with --server"), ([], {"IDEM_SERVER": gone}, "this address comes from IDEM_SERVER: correct")):
             assert bare(*command, *args, store=False, env=env)[0] == 20
             assert "no server at" in bare.said and said in bare.said and "--store" not in bare.said, (command, bare.said)
     assert bare("bench", "--redis", "--server", gone)[0] == 20 and "idem serve" not in bare.said, bare.said

@@ -67,7 +67,7 @@ def test_what_follows_from_an_option_alone_is_refused(idem):
                        (("finish", "s", "i", "1", "failed", "r", "--kind", "xml"), '"xml" is not a kind'),
                        (("audit", "--count", "1001"), "--count"), (("audit", "--count", "0"), "--count"),
                        (("bench", "--clients", "4097"), "1 to 4096 clients"), (("bench", "--pipeline", "100000"), "a pipeline of 1 to"),
-                       (("bench", "--server", "nonsense"), "is no address"), (("top", "--server", "nonsense"), "is no address"),
+                       (("bench", "--server", "nonsense"), "is not an address"), (("top", "--server", "nonsense"), "is not an address"),
                        (("consume", source), "no handler is given"), (("consume", source, "--to", "http://h", "--", "true"), "not both"),
                        (("consume", source, "--to", "ftp://h/"), "ftp://h/"), (("consume", source, "--to", "http://"), "http://"),
                        *((("consume", source, option, "0", "--", "true"), "must be at least 1")
@@ -257,17 +257,17 @@ def test_a_run_of_what_was_done_otherwise_says_so(idem):
     for id, more in (("left", ["--no-replay", "--kind", "exec"]), ("odd", ["--kind", "exec"]), ("raw", [])):
         idem("finish", "s", id, idem.begun(id), "succeeded", "no output of a command", *more)
         assert idem("run", "s", id, "--any-command", "--", "touch", idem.where + "/ran", code=10) == ""
-        assert idem.said == "idem: this was finished before, without a command's output\n", id
+        assert idem.said == "idem: this request was finished before, and no output of a command is stored\n", id
     idem("settle", "s", "settled", "--as", "succeeded", "--result", "paid", "--absent")
     assert idem("run", "s", "settled", "--any-command", "--", "touch", idem.where + "/ran", code=10) == ""
-    assert idem.said == "idem: this was settled before, without a command's output\n"
+    assert idem.said == "idem: this request was settled before, and no output of a command is stored\n"
     idem("run", "s", "once", "--", "true")
     idem("run", "s", "once", "--", "touch", idem.where + "/ran", code=13)
     assert "s once was used for another command" in idem.said
     idem.begun("busy", "--lease", "1h")
     told = json.loads(idem("run", "s", "busy", "--any-command", "--json", "--", "touch", idem.where + "/ran", code=11))
     assert told["verdict"] == "busy" and "is running right now; give --wait TIME" in idem.said
-    for flags, text in ((["--lease", "99ms"], "--lease must be at least 100ms"), (["--ttl", "0s"], "--ttl 0 makes no sense"), (["--keep", "1g"], "--keep must be at most")):
+    for flags, text in ((["--lease", "99ms"], "--lease must be at least 100ms"), (["--ttl", "0s"], "--ttl must be at least 1ms"), (["--keep", "1g"], "--keep must be at most")):
         assert idem("run", "s", "new", *flags, "--", "touch", idem.where + "/ran", code=2) == "" and text in idem.said
     assert not os.path.exists(idem.where + "/ran")
 
@@ -307,7 +307,7 @@ def test_an_address_may_be_a_port_and_a_file_may_have_any_name(idem):
             assert name not in idem.said
         assert idem("doubts", "--server", ":%d" % server.port, code=2, store=False) == ""
     for wrong in ("localhost", "ftp://h:1", "127.0.0.1:0", "h:99999", "[::1", "relative/socket"):
-        assert idem("doubts", "--server", wrong, code=2, store=False) == "" and '"%s" is no address: give unix:PATH' % wrong in idem.said, wrong
+        assert idem("doubts", "--server", wrong, code=2, store=False) == "" and '"%s" is not an address: give unix:PATH' % wrong in idem.said, wrong
     for wrong in ("name:top-secret@localhost", "name:top-secret@h:99999", "top-secret@h", "idem://top-secret@h", "ftp://name:top-secret@h"):
         assert idem("doubts", "--server", wrong, code=2, store=False) == "" and "***@" in idem.said and "top-secret" not in idem.said, wrong
     assert idem("doubts", IDEM_SERVER="", code=2) == "" and "there is no folder" in idem.said, "an empty variable names no server"

@@ -43,7 +43,7 @@ def url(server, scheme="idems", **options):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_client_takes_every_address_that_the_command_line_takes(language, monkeypatch):
-    """IDEM_SERVER is the variable of both. What is no address is told in the same words, without a secret."""
+    """IDEM_SERVER is the variable of both. What is not an address is told in the same words, without a secret."""
     def begin(address, key="k"):
         return subprocess.run([IDEM, "begin", "s", key, "--server", address], cwd=CLIENTS, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
 
@@ -69,12 +69,12 @@ def test_a_client_takes_every_address_that_the_command_line_takes(language, monk
     for wrong in ("localhost", "ftp://h:1", "127.0.0.1:0", "h:99999", "[::1", "relative/socket", " unix:/x", "IDEM://h:1", "h:1?ca=/x", "http://127.0.0.1:80"):
         told, said = begin(wrong), refused(wrong)
         assert told.returncode == 2 and told.stderr.startswith('idem: "%s" is ' % wrong), told
-        assert told.stderr[6:].strip().replace("commands use", "clients use") in said, (wrong, said)
+        assert told.stderr[6:].strip().replace("commands need", "clients need") in said, (wrong, said)
     for wrong in ("idem://", "idem://h:", "idem://h:99999", "idem://[::1", "idem://a,b", "idem+unix:", "unix://x", "//x", "unix:/x?tiemout_ms=100", "idem://h?auth=1"):
         assert begin(wrong).returncode == 2, wrong
         said = refused(wrong)
-        assert "is no address" in said or "option" in said, (wrong, said)
-    assert "top-secret" not in refused("name:top-secret@localhost").split("is no address")[0]
+        assert "is not an address" in said or "option" in said, (wrong, said)
+    assert "top-secret" not in refused("name:top-secret@localhost").split("is not an address")[0]
 
 
 def test_calls_go_through_tls(files):

@@ -303,7 +303,7 @@ def test_a_journal_of_0_1_opens_and_keeps_its_time():
             assert os.path.exists(os.path.join(where, "clock"))
         # its saved index has the form of 0.1, so the segment was read, and its index saved in today's form
         code, out, _ = idem("journal", "check", where)
-        assert code == 0 and re.search(r"[1-9] saved, 0 that do not fit", out), out
+        assert code == 0 and re.search(r"[1-9] saved, 0 not usable", out), out
         assert version_of_saved(written_by_0_1(f + "/old")) == 1 and version_of_saved(where) == 3
 
 
@@ -321,7 +321,7 @@ def test_saved_indexes_of_version_2_are_made_again():
             assert "journal_index_loading:0" in c("INFO")
         assert [version_of_saved(where, n) for n in range(2, 9)] == 7 * [3]
         code, out, _ = idem("journal", "check", where)
-        assert code == 0 and re.search(r"[1-9] saved, 0 that do not fit", out), out
+        assert code == 0 and re.search(r"[1-9] saved, 0 not usable", out), out
 
 
 def version_of_saved(where, number=1):

@@ -748,9 +748,9 @@ def test_a_command_says_whose_store_failed_and_what_that_means():
                 assert got and got[0].startswith("idem: the server's store failed: ") and "redis 127.0.0.1:%d: " % primary.port in got[0], (args, got)
                 return got[0].rstrip("\n")
 
-            for args, said in ((["begin", "s", "a"], 'run the same command again; "busy" can then be this claim, until its lease is over'),
+            for args, said in ((["begin", "s", "a"], 'run the same command again; if it says "busy", that may be this claim: wait until its lease is over'),
                                (["begin", "s", "b", "--nonce", "01" * 8], "; run the same command again"),
-                               (["issue", "me"], "; run the same command again for another token; nobody has this one")):
+                               (["issue", "me"], "; run the same command again to get another token; nobody knows the lost one")):
                 assert wait_until(lambda: idem("issue", "any")[0] == 0, 20, 0.1)
                 replica.send(signal.SIGSTOP)  # for less than the time after which the primary takes it for gone
                 got = fails(21, *args)

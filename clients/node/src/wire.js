@@ -28,7 +28,7 @@ function partsOf(text) {
     else if (!/:\/\/|^idem\+unix:/.test(text) && /^([^?]*@)?[^/?@]*:[0-9]+$/.test(text)) url = `idem://${/^:[^@]*$/.test(text) ? "127.0.0.1" : ""}${text}`;
     const [found, ...parts] = URL_PARTS.exec(url) ?? [], port = Number(parts[4] ?? 6390);
     if (found && port > 0 && port < 65536) return parts;
-    const flaw = text.startsWith("http") ? "a server's HTTP address, and clients use its socket or its other port" : "no address";
+    const flaw = text.startsWith("http") ? "the HTTP address of a server; clients need its socket or its RESP port" : "not an address";
     throw new TypeError(`"${text.split("@").pop()}" is ${flaw}: give unix:PATH, HOST:PORT or idems://HOST:PORT`); // without the secret
 }
 

@@ -54,7 +54,7 @@ final class Connection
         }
         throw new \InvalidArgumentException(sprintf('"%s" is %s: give unix:PATH, HOST:PORT or idems://HOST:PORT', // without the secret
             substr((string)strrchr("@$text", '@'), 1),
-            str_starts_with($text, 'http') ? "a server's HTTP address, and clients use its socket or its other port" : 'no address'));
+            str_starts_with($text, 'http') ? "the HTTP address of a server; clients need its socket or its RESP port" : 'not an address'));
     }
 
     /** ca: who may have signed the server's certificate, instead of those that this machine trusts. cert, key: our own one. */

@@ -59,7 +59,7 @@ def parts_of(text: str) -> Tuple[Optional[str], ...]:
     if not found or not 0 < int(found[5] or 6390) < 65536:
         http = text.startswith("http")
         raise ValueError('"%s" is %s: give unix:PATH, HOST:PORT or idems://HOST:PORT' % (  # without the secret
-            text.split("@")[-1], "a server's HTTP address, and clients use its socket or its other port" if http else "no address"))
+            text.split("@")[-1], "the HTTP address of a server; clients need its socket or its RESP port" if http else "not an address"))
     return found.groups()
 
 

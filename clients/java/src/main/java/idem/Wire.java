@@ -91,7 +91,7 @@ final class Wire {
         if (parts.matches() && (parts.group(5) == null || Integer.parseInt(parts.group(5)) > 0 && Integer.parseInt(parts.group(5)) < 65536))
             return parts;
         throw new IllegalArgumentException("\"" + text.substring(text.lastIndexOf('@') + 1) + "\" is " // without the secret
-                + (text.startsWith("http") ? "a server's HTTP address, and clients use its socket or its other port" : "no address")
+                + (text.startsWith("http") ? "the HTTP address of a server; clients need its socket or its RESP port" : "not an address")
                 + ": give unix:PATH, HOST:PORT or idems://HOST:PORT");
     }
 
