@@ -341,6 +341,6 @@ def test_an_engine_whose_port_was_taken_gets_another_one():
             except OSError:
                 time.sleep(0.001)
         with taken:
-            line = eventually(lambda: next((x for x in g.output().splitlines() if "another program has its port" in x), None))
+            line = eventually(lambda: next((x for x in g.output().splitlines() if "another program uses the old port" in x), None))
             assert int(re.search(r":(\d+)/$", line).group(1)) != port
             eventually(lambda: ask(g.port, "k").status == 201)  # nginx connects again in a moment

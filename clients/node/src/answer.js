@@ -108,7 +108,7 @@ function typeOf(bytes) {
     return type;
 }
 
-/** The headers of an answer by name; one that is there twice has a list. */
+/** The headers of an answer by name; one that occurs twice has a list. */
 export function grouped(headers) {
     const all = {};
     for (const [name, value] of headers) all[name] = name in all ? [].concat(all[name], value) : value;

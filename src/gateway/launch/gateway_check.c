@@ -48,7 +48,7 @@ check_listen(const char *listen, struct idem_error *err)
 
         if (is_repeated(all, listen, len))
             return idem__fail(err, IDEM_ERR_INVALID,
-                              "listen: \"%.*s\" is there twice; remove one of "
+                              "listen: \"%.*s\" is given twice; remove one of "
                               "them",
                               (int)len, listen);
 
@@ -227,7 +227,7 @@ check_routes(struct gateway_config *config, struct idem_error *err)
                 strcmp(host ? host : "", route->host ? route->host : "") == 0)
                 return idem__fail(
                     err, IDEM_ERR_INVALID,
-                    "the route %s is there twice; remove one of them",
+                    "the route %s is given twice; remove one of them",
                     route->path);
         }
     }

@@ -392,9 +392,8 @@ set_option(struct gateway_route *route, size_t i, const char *value,
     case GATEWAY_SWITCH:
         if (!switch_parse(value, &value))
             return idem__fail(err, IDEM_ERR_INVALID,
-                              "%s: on or off, not "
-                              "\"%s\"",
-                              option->name, value);
+                              "%s must be on or off, not \"%s\"", option->name,
+                              value);
         break;
     case GATEWAY_WORD:
         if (strchr(option->value, '|') && !is_one_of(option->value, value))
@@ -431,7 +430,7 @@ set_global(struct gateway_config *config, const struct setting *setting,
     if (setting->kind == GATEWAY_SWITCH) {
         if (!switch_parse(value, &word))
             return idem__fail(err, IDEM_ERR_INVALID,
-                              "%s: on or off, not \"%s\"", setting->name,
+                              "%s must be on or off, not \"%s\"", setting->name,
                               value);
         *(bool *)into = strcmp(word, "on") == 0;
         return IDEM_OK;

@@ -181,7 +181,7 @@ announce_engine(const char *url)
     tell("the engine is the server at %s; health, metrics, HTTP API and "
          "console are there; figures by route are not counted",
          shown);
-    tell("idem doubts, idem settle and the others reach it with "
+    tell("idem doubts, idem settle and other commands reach it with "
          "--server '%s'",
          shown);
 }
@@ -210,12 +210,12 @@ announce(const struct launch *self)
     if (config->engine)
         announce_engine(config->engine);
     else if (self->address[0] && !config->socket)
-        tell("idem doubts, idem settle and the others reach it at %s, the "
+        tell("idem doubts, idem settle and other commands reach it at %s, the "
              "default of this user; as another user: "
              "export IDEM_SERVER=unix:%s",
              self->address, self->address);
     else
-        tell("for idem doubts, idem settle and the others: "
+        tell("for idem doubts, idem settle and other commands: "
              "export IDEM_SERVER=unix:%s",
              self->address[0] ? self->address : self->socket);
     fflush(stdout);
@@ -261,11 +261,12 @@ revive_engine(struct launch *self)
         if (launch_engine_start(self, &err) == IDEM_OK) {
             launch_say("the engine is back");
             if (moved)
-                launch_say("another program has its port; %s and metrics at "
-                           "http://%s/",
-                           gateway_has_credentials(self->config) ? "HTTP API"
-                                                                 : "health",
-                           self->http);
+                launch_say(
+                    "another program uses the old port; %s and metrics are "
+                    "now at http://%s/",
+                    gateway_has_credentials(self->config) ? "HTTP API"
+                                                          : "health",
+                    self->http);
             return self->stops == 0;
         }
     }

@@ -169,7 +169,7 @@ ngx_http_idem_body_field(ngx_http_request_t *r, ngx_http_idem_source_t *source,
         return NGX_OK;
 
     case GATEWAY_FIELD_BAD:
-        *flaw = "The body's field cannot be a key: it is too long, is there "
+        *flaw = "The body's field cannot be a key: it is too long, is given "
                 "twice, or is neither text nor a number; or the body is "
                 "ambiguous, so that two programs could read it differently.";
         return NGX_ABORT;
