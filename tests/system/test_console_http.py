@@ -432,7 +432,7 @@ def test_with_second_person_two_operators_have_to_ask_for_the_same():
         # what waits is bounded, and one credential leaves room for others
         for n in range(20):
             boss.problem("POST", rec("shop", "n%d" % n, "forget"), fence=7)
-        assert "wait already" in boss.said["detail"] and len(boss("GET", "/v1/proposals")["proposals"]) == 16
+        assert "too many operations wait" in boss.said["detail"] and len(boss("GET", "/v1/proposals")["proposals"]) == 16
         assert ops.problem("POST", rec("shop", "more", "forget"), fence=7) == "forbidden" and "another operator" in ops.said["detail"]
     with folder() as f:
         ran = subprocess.run([IDEM, "serve", "--store", "memory:", "--socket", f + "/s", "--second-person"], capture_output=True, text=True)

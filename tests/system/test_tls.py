@@ -312,7 +312,7 @@ def test_a_certificate_named_twice_is_an_error(files):
     with folder() as where:
         with open(os.open(where + "/c", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
             f.write("a cert:same use\nb cert:same use\n")
-        assert "line 2: this certificate is there twice" in idem("serve", "--check", "--credentials", where + "/c")[1]
+        assert "line 2: this certificate is on two lines" in idem("serve", "--check", "--credentials", where + "/c")[1]
         with open(where + "/c", "w") as f:
             f.write("a cert: use\n")
         assert "line 1: cert: is followed by" in idem("serve", "--check", "--credentials", where + "/c")[1]

@@ -316,9 +316,9 @@ read_list(const char *file, struct idem_bytes text, struct principal **list,
         p = new_principal();
         flaw = p ? read_line(p, start, end) : "out of memory";
         if (p && !flaw && has_name(*list, p->name))
-            flaw = "this name is there twice; remove one of the lines";
+            flaw = "this name is on two lines; remove one of them";
         if (p && !flaw && find_certificate(*list, p->certificate))
-            flaw = "this certificate is there twice; remove one of the lines";
+            flaw = "this certificate is on two lines; remove one of them";
         if (flaw) {
             principal_put(p);
         } else {

@@ -58,12 +58,12 @@ refuse(const struct server *server, const struct principal *principal,
 {
     if (principal_has(principal, act))
         idem__fail(err, IDEM_ERR_INVALID,
-                   "this credential may not use that scope: take one of its "
+                   "this credential may not use that scope: use one of its "
                    "scopes, or add the scope to its line in the credentials "
                    "file");
     else if (credentials_needed(server->credentials))
         idem__fail(err, IDEM_ERR_INVALID,
-                   "%s: take a credential that has it, or change the "
+                   "%s: use a credential that has this right, or change the "
                    "credentials file",
                    missing_right(act));
     else

@@ -144,8 +144,9 @@ note(struct second *self, struct principal *principal, const struct idem_op *op,
     if (self->count == SECOND_MAX || own >= SECOND_EACH ||
         op->result.len > SECOND_RESULT_MAX) {
         idem__fail(err, IDEM_ERR_OVERLOADED,
-                   "second-person: %d operations of this credential or %d of "
-                   "all wait already, or the result has more than %d bytes",
+                   "second-person: too many operations wait (at most %d per "
+                   "credential, %d in total), or the result has more than %d "
+                   "bytes",
                    SECOND_EACH, SECOND_MAX, SECOND_RESULT_MAX);
         return false;
     }
@@ -185,8 +186,8 @@ second_agrees(struct second *self, struct principal *principal,
     pthread_mutex_unlock(&self->lock);
     if (!agrees && noted)
         idem__fail(err, IDEM_ERR_INVALID,
-                   "second-person: nothing was done yet; it is done when "
-                   "another operator asks for the same within an hour");
+                   "second-person: not executed yet; another operator must ask "
+                   "for the same within an hour");
     return agrees;
 }
 

@@ -185,8 +185,9 @@ open_console(struct http *http, struct idem_error *err)
 {
     if (!http_console_built())
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "console: this idem was built without it, for want "
-                          "of npm: run scripts/deps build, then make");
+                          "console: this idem was built without the console, "
+                          "because npm was missing: run scripts/deps build, "
+                          "then make");
     http->sessions = http_sessions_open(http->server->config->console_idle_ms);
     http->stats = http->sessions ? http_stats_open(http) : NULL;
     return http->stats ? IDEM_OK

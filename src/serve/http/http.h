@@ -56,7 +56,7 @@ enum http_form {
     X(TTL, "ttl_ms", HTTP_INTEGER, 1, IDEM_TTL_MAX_MS, NULL,                   \
       "how long it is remembered")                                             \
     X(WAIT, "wait_ms", HTTP_INTEGER, 0, IDEM_WAIT_MAX_MS, NULL,                \
-      "wait this long while another is at work (default 0)")                   \
+      "wait this long while another caller is working on it (default 0)")      \
     X(MODE, "mode", HTTP_WORD, 0, 0, "strict loose",                           \
       "strict: at most one execution; loose: a failure may be tried again")    \
     X(TOKEN, "token", HTTP_FLAG, 0, 0, NULL,                                   \

@@ -417,7 +417,7 @@ check_needs(const struct http_call *call, struct idem_error *err)
                               http_fields[i].name, http_fields[i].about);
     if (call->op.not_replayable && call->op.result.len > 0)
         return wrong(err, "replayable",
-                     "false, but a result was given: leave one out");
+                     "is false, but a result was given: leave out one of them");
     return IDEM_OK;
 }
 
@@ -431,7 +431,7 @@ place_reason(struct http_call *call, struct idem_error *err)
     if (op->verb != IDEM_SETTLE || op->outcome)
         return IDEM_OK;
     if (call->given & (HTTP_HAS(RESULT) | HTTP_HAS(RESULT_BASE64)))
-        return wrong(err, "result", "needs an outcome beside it");
+        return wrong(err, "result", "needs the field outcome, too");
     op->result = op->subject;
     op->subject = (struct idem_bytes){NULL, 0};
     return IDEM_OK;

@@ -118,8 +118,8 @@ http_events(struct http_request *request)
 
     if (!self) {
         http_fail(request, IDEM_PROBLEM_OVERLOADED,
-                  "%d pages of this credential or %d of all listen already: "
-                  "close one of them",
+                  "%d pages of this credential or %d in total receive the "
+                  "figures already: close one of them",
                   LISTENERS_EACH, LISTENERS_MAX);
         return NULL;
     }

@@ -114,8 +114,10 @@ check_origin(struct http_request *request)
                          "the Origin header names another site");
     if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0 &&
         !may_be_linked(request))
-        return http_fail(request, IDEM_PROBLEM_ORIGIN,
-                         "the browser says that another site sent this");
+        return http_fail(
+            request, IDEM_PROBLEM_ORIGIN,
+            "the Sec-Fetch-Site header says that a page of another "
+            "site sent this request");
     return true;
 }
 
@@ -292,7 +294,7 @@ check_caller(struct http_request *request)
         if (only && !is_open(request->route) && !is_metrics(request->route))
             return refuse_stranger(
                 request,
-                "no credentials are set, so this port tells "
+                "no credentials are set, so this port serves "
                 "health and metrics only: write a file with lines "
                 "`name secret monitor|view|use|operate [scope ...]`, chmod 600 "
                 "it, and start with --credentials FILE");

@@ -98,9 +98,10 @@ static const struct {
     const char *verdict, *values, *about;
 } verdicts[] = {
     {"started", "fence:i lease_until:i expires:i attempt:i",
-     "yours to do: finish it with this fence"},
+     "do the work now, then finish it with this fence"},
     {"replay", OUTCOME_VALUES, "done before: here is the stored result"},
-    {"busy", "retry_after_ms:i", "another is at work: try again later"},
+    {"busy", "retry_after_ms:i",
+     "another caller is working on it; try again later"},
     {"doubt", "since:i", "the lease is over, the outcome unknown"},
     {"mismatch", "", "this id was used for a different request"},
     {"ok", "expires:i? lease_until:i?",

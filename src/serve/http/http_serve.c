@@ -115,7 +115,7 @@ check_route(struct http_request *request)
         return http_fail(request, IDEM_PROBLEM_METHOD,
                          "this resource takes: %s", request->allow);
     return http_fail(request, IDEM_PROBLEM_NOT_FOUND,
-                     "/openapi.json lists what there is");
+                     "/openapi.json lists all resources");
 }
 
 static bool

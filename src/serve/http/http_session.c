@@ -255,7 +255,7 @@ http_session_confirm(struct http_request *request)
         return true;
     if (!coded)
         return http_fail(request, IDEM_PROBLEM_FORBIDDEN,
-                         "a session gives the secret again for this, in "
+                         "a session must send the secret again for this, in "
                          "base64: " HTTP_SECRET_HEADER);
     if (sodium_base642bin((unsigned char *)secret, sizeof(secret), coded,
                           strlen(coded), NULL, &len, NULL,

@@ -233,8 +233,8 @@ do_hello(struct client *client, const struct command *command)
 
     if (command->word_count > 0 && !idem__bytes_is(words[0], "2")) {
         reply_error(client, command, "NOPROTO",
-                    "unsupported protocol version: idem speaks RESP2; tell the "
-                    "client (RESP: 2, protocol=2)");
+                    "unsupported protocol version: idem speaks RESP2; set your "
+                    "client to RESP2 (RESP: 2, protocol=2)");
         return;
     }
     for (size_t i = 1; i < command->word_count; i++) {
@@ -344,8 +344,8 @@ do_config(struct client *client, const struct command *command)
 
     if (!idem__bytes_is(command->words[0], "GET") || command->word_count < 2) {
         reply_error(client, command, "ERR",
-                    "only CONFIG GET is there, for clients that ask; the "
-                    "configuration is idem serve's");
+                    "only CONFIG GET is supported; set options with idem "
+                    "serve");
         return;
     }
     appendonly = idem__bytes_is(command->words[1], "appendonly");
