@@ -388,11 +388,18 @@ warn_of_absent(const struct idem_op *op)
 static void
 warn_of_decided(const struct idem_op *op, const struct idem_answer *answer)
 {
-    char text[64];
+    enum idem_state state = answer->record->state;
+    char text[256];
+    int len = snprintf(text, sizeof(text),
+                       "already has the outcome %s; nothing was changed",
+                       idem_state_name(state));
 
-    snprintf(text, sizeof(text),
-             "already has the outcome %s; nothing was changed",
-             idem_state_name(answer->record->state));
+    if (state != op->outcome)
+        snprintf(text + len, sizeof(text) - (size_t)len,
+                 ". An outcome is final. To correct it, stop the traffic of "
+                 "this key, then run idem forget and idem settle --absent "
+                 "--as %s",
+                 idem_state_name(op->outcome));
     warn_of(op, text);
 }
 
@@ -414,6 +421,10 @@ find_more(struct idem_engine *engine, const struct idem_op *op,
     if (op->verb == IDEM_SETTLE && op->outcome &&
         answer->verdict == IDEM_V_REPLAY)
         warn_of_decided(op, answer);
+    if (op->verb == IDEM_SETTLE && !op->outcome &&
+        answer->verdict == IDEM_V_DOUBT)
+        warn_of(op, "is in doubt: find out whether the work was done, then "
+                    "decide it with --as succeeded or --as failed");
     return more;
 }
 

@@ -513,7 +513,18 @@ def test_an_instance_that_is_no_uuid_is_told(bare):
 def test_settling_what_is_decided_says_that_nothing_changes(bare):
     bare("settle", "s", "i")
     code, out = bare("settle", "s", "i", "--as", "succeeded")
-    assert code == 10 and "state: failed" in out and "s i already has the outcome failed; nothing was changed" in bare.said
+    assert code == 10 and "state: failed" in out and "s i already has the outcome failed; nothing was changed. An outcome is final." in bare.said
+    assert bare.said.endswith("then run idem forget and idem settle --absent --as succeeded\n"), bare.said
+    assert bare("forget", "s", "i")[0] == 0 and bare("settle", "s", "i", "--absent", "--as", "succeeded")[0] == 0
+    assert bare("settle", "s", "i", "--as", "succeeded")[0] == 10
+    assert bare.said == "idem: s i already has the outcome succeeded; nothing was changed\n"
+
+
+def test_settling_a_doubt_without_an_outcome_says_how_to_decide_it(bare):
+    bare("begin", "s", "i", "--lease", "50ms")
+    code, out = bare("settle", "s", "i", "--wait", "10s")
+    assert code == 12 and out.startswith("doubt\n") and "decide it with --as succeeded or --as failed" in bare.said, (out, bare.said)
+    assert bare("settle", "s", "i", "--as", "succeeded")[0] == 0 and "decide it" not in bare.said
 
 
 def test_a_result_over_the_limit_is_refused(bare):
