@@ -393,6 +393,8 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     (2, ["--upstream", "https://127.0.0.1:9", "--verify"], "the route /: --verify needs --ca FILE"),
     (2, ["--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:8,127.0.0.1:9,127.0.0.1:8"],
      "listen: \"127.0.0.1:8\" is given twice"),
+    (2, ["--upstream", "http://localhost:9/x", "--listen", "127.0.0.1:8,127.0.0.1:9"],
+     "the route /: the gateway itself listens on the address of the upstream \"http://localhost:9/x\"; give the address of your service"),
     (2, ["--upstream", "http://127.0.0.1:9", "--lease", "10ms"], "the route /: --lease of 10ms is out of range: give 100ms to 7d"),
     (2, ["--upstream", "http://127.0.0.1:9", "--wait", "2h"], "--wait of 7200000ms is out of range: give 0 to 1h"),
     (2, ["--upstream", "http://127.0.0.1:9", "--ttl", "0"], "--ttl of 0ms is out of range: give 1ms to 3660d"),

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* HOST:PORT, PORT or unix:PATH. */
@@ -188,6 +189,70 @@ check_rate(const char *name, const char *rate, struct idem_error *err)
                       rate);
 }
 
+static bool
+is_host(struct idem_bytes host, const char *name)
+{
+    return host.len == strlen(name) &&
+           strncasecmp(host.data, name, host.len) == 0;
+}
+
+/* Is a connection to `host` one to a socket that listens on `own`? Names are
+ * not resolved; localhost has both loopback addresses. */
+static bool
+reaches(struct idem_bytes host, struct idem_bytes own)
+{
+    static const char *const pairs[][2] = {
+        {"localhost", "127.0.0.1"}, {"localhost", "::1"},
+        {"127.0.0.1", "localhost"}, {"::1", "localhost"},
+        {"localhost", "0.0.0.0"},   {"127.0.0.1", "0.0.0.0"},
+        {"localhost", "*"},         {"127.0.0.1", "*"},
+        {"localhost", ""},          {"127.0.0.1", ""}, /* a port alone */
+        {"localhost", "::"},        {"::1", "::"},
+    };
+
+    if (host.len == own.len && strncasecmp(host.data, own.data, own.len) == 0)
+        return true;
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+        if (is_host(host, pairs[i][0]) && is_host(own, pairs[i][1]))
+            return true;
+    return false;
+}
+
+/* Each request would come back to the gateway until it has no connections. */
+static enum idem_status
+check_loop(const struct gateway_config *config,
+           const struct gateway_route *route, struct idem_error *err)
+{
+    const char *url = route->upstream ? route->upstream : config->base.upstream;
+    char text[GATEWAY_HOST_MAX];
+    struct idem__address to, own;
+    enum idem_status status = gateway_upstream_host(url, text, err);
+
+    if (status != IDEM_OK)
+        return status;
+    for (const char *at = config->listen;; at++) {
+        size_t len = strcspn(at, ",");
+        bool same = strlen(text) == len && memcmp(at, text, len) == 0;
+
+        if (!same && strncmp(at, "unix:", 5) != 0 &&
+            !idem__address_read(text, strlen(text), &to)) {
+            own = (struct idem__address){{"", 0}, idem__port_read(at, len)};
+            if (own.port == 0)
+                (void)idem__address_read(at, len, &own);
+            same = to.port == own.port && reaches(to.host, own.host);
+        }
+        if (same)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the route %s: the gateway itself listens on "
+                              "the address of the upstream \"%s\"; give the "
+                              "address of your service",
+                              route->path, url);
+        at += len;
+        if (*at == '\0')
+            return IDEM_OK;
+    }
+}
+
 static enum idem_status
 check_routes(struct gateway_config *config, struct idem_error *err)
 {
@@ -208,6 +273,8 @@ check_routes(struct gateway_config *config, struct idem_error *err)
                 route->path);
         status = gateway_upstream_check(
             route->upstream ? route->upstream : config->base.upstream, err);
+        if (status == IDEM_OK)
+            status = check_loop(config, route, err);
         if (status == IDEM_OK)
             status = check_content(config, route, err);
         if (status == IDEM_OK)
