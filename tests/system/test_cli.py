@@ -34,24 +34,19 @@ class Cli:
         return code, json.loads(out)
 
 
-def new_journal(where):
-    """Commands that only look refuse a folder without a journal."""
-    subprocess.run([IDEM, "store", "init", "journal:" + where], check=True, stdout=subprocess.DEVNULL, timeout=60)
-    return "journal:" + where
-
-
 @pytest.fixture(params=["journal", "sqlite"])
 def idem(request):
     with folder() as where:
-        journal = new_journal(where + "/j")
+        os.mkdir(where + "/j")
         os.close(os.open(where + "/db", os.O_CREAT, 0o600))
-        yield Cli({"journal": journal, "sqlite": "sqlite:" + where + "/db"}[request.param], where)
+        yield Cli({"journal": "journal:" + where + "/j", "sqlite": "sqlite:" + where + "/db"}[request.param], where)
 
 
 @pytest.fixture
 def bare():
     with folder() as where:
-        yield Cli(new_journal(where + "/j"), where)
+        os.mkdir(where + "/j")
+        yield Cli("journal:" + where + "/j", where)
 
 
 def fields(out):
@@ -176,8 +171,7 @@ def test_checking_or_copying_a_store_that_is_missing_does_not_create_it(bare, ki
 
 def test_a_folder_without_a_journal_does_not_become_one_by_checking_or_copying_it(bare):
     """It may be a mistyped name too, or a disk that is not mounted."""
-    empty = bare.where + "/empty"
-    os.mkdir(empty)
+    empty = bare.where + "/j"
     with open(empty + "/x", "w"):
         pass
     for args in (("check", "journal:" + empty), ("copy", "journal:" + empty, "sqlite:" + bare.where + "/copy")):
