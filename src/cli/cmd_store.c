@@ -81,7 +81,7 @@ must_exist(const char *url, struct idem_error *err)
     snprintf(path, sizeof(path), "%.*s", (int)strcspn(url + skip, "?"),
              url + skip);
     if (skip == 0 || !path[0] || strncmp(path, ":memory:", 8) == 0 ||
-        (stat(path, &st) == 0 ? !journal || !cli_lacks_journal(path)
+        (stat(path, &st) == 0 ? !journal || !cli_lacks_journal(path, true)
                               : errno != ENOENT))
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_INVALID,

@@ -234,22 +234,25 @@ cli_store_open(const struct cli_where *where, const char *url,
 }
 
 bool
-cli_lacks_journal(const char *dir)
+cli_lacks_journal(const char *dir, bool if_empty)
 {
     DIR *folder = opendir(dir);
     const struct dirent *file;
-    bool lacks = folder != NULL;
+    bool lacks = folder != NULL, empty = true;
 
     errno = 0;
-    while (lacks && (file = readdir(folder)))
+    while (lacks && (file = readdir(folder))) {
         lacks = strcmp(file->d_name, "lock") != 0 && /* it is being made */
                 (strlen(file->d_name) < 4 ||
                  strcmp(strchr(file->d_name, 0) - 4, ".seg") != 0);
+        empty = empty && (strcmp(file->d_name, ".") == 0 ||
+                          strcmp(file->d_name, "..") == 0);
+    }
     if (errno != 0)
         lacks = false;
     if (folder)
         closedir(folder);
-    return lacks;
+    return lacks && (if_empty || !empty);
 }
 
 /* A command that only looks refuses a store that is missing. Otherwise a
@@ -268,7 +271,7 @@ check_place(const char *url, struct idem_error *err)
     if (skip == 0 || strncmp(path, ":memory:", 8) == 0)
         return IDEM_OK;
     if (stat(path, &st) == 0)
-        return !journal || !cli_lacks_journal(path)
+        return !journal || !cli_lacks_journal(path, false)
                    ? IDEM_OK
                    : idem__fail(err, IDEM_ERR_INVALID,
                                 "journal: there is no journal in the folder "

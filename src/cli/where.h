@@ -53,9 +53,10 @@ enum idem_status cli_engine_open(const struct cli_where *where,
                                  struct idem_engine **engine,
                                  struct idem_error *err);
 
-/* Has this folder no journal? False also if it cannot be read: opening the
+/* Has this folder no journal? An empty one may have been made for a journal: it
+ * lacks one only `if_empty`. False also if it cannot be read: opening the
  * journal says why. */
-bool cli_lacks_journal(const char *dir);
+bool cli_lacks_journal(const char *dir, bool if_empty);
 
 /* Open a store, with the seal-key of the options or of the environment. The
  * other `options`, which may be NULL, are as for idem_open. */
