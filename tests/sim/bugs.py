@@ -66,7 +66,7 @@ BUGS = [
      [(STEP, "return r->flags & IDEM_FLAG_REDEEMED ? IDEM_V_DUPLICATE : IDEM_V_REPLAY;",
        "return r->attempt > 1 ? start(next, r, r, op, now) : IDEM_V_REPLAY;")]),
     ("refused-is-stored", "a swap that was refused counts as stored",
-     [(COMMIT, "            refused(engine, group, &swap->found);", "            stored(engine, group);")]),
+     [(COMMIT, "            refused(engine, group, swap);", "            stored(engine, group);")]),
     ("no-wait-for-the-replica", "a write is answered before the replica has it",
      [(SERVER, "server->kind == SIM_REPLICA && server->copied < ask->barrier", "server->kind == SIM_REPLICA && server->copied + 3 < ask->barrier")]),
     ("replica/reads-pass-the-replica", "a read is answered before the replica has the record that was read",
@@ -143,7 +143,7 @@ BUGS = [
     ("backup/strict-work-not-refused", "a strict BEGIN is not refused after the loss was noticed",
      [(EPOCH, "return next->mode == IDEM_STRICT || op->type == IDEM_TYPE_TOKEN;", "return op->type == IDEM_TYPE_TOKEN;")]),
     ("backup/claims-are-forgotten", "claims of the lost time do not come into doubt after the loss is accepted",
-     [(GROUP, "    if (group->withheld || engine->epoch.lost_to == 0 ||", "    if (1 || engine->epoch.lost_to == 0 ||")]),
+     [(GROUP, "    if (group->withheld || (accepted && (engine->epoch.lost_to == 0 ||", "    if (1 || (accepted && (engine->epoch.lost_to == 0 ||")]),
     ("backup/accepted-loss-comes-back", "an accepted loss is noticed again",
      [(EPOCH, "    epoch->mark.rev = epoch->found_rev;\n    if (epoch->lost_to", "    if (epoch->lost_to")]),
 ]

@@ -506,7 +506,7 @@ scan_records(struct idem_store *store, const struct idem_query *query,
     struct idem_rows rows;
     enum idem_status status = idem__rows_start(&rows, query, err);
     sqlite3_stmt *s;
-    int rc = SQLITE_DONE;
+    int rc = SQLITE_OK;
 
     if (status == IDEM_OK)
         status = connect_store(self, err);
@@ -515,10 +515,17 @@ scan_records(struct idem_store *store, const struct idem_query *query,
     s = self->statements[id.len > 0       ? SCAN_ID
                          : rows.executing ? SCAN_EXECUTING
                                           : SCAN];
+    /* Without memory for its copy a parameter is null, which finds no row. */
     if (id.len > 0)
-        sqlite3_bind_blob(s, 3, id.data, (int)id.len, SQLITE_TRANSIENT);
-    sqlite3_bind_blob(s, 1, rows.last, (int)rows.last_len, SQLITE_TRANSIENT);
-    sqlite3_bind_int64(s, 2, (int64_t)rows.limit);
+        rc = sqlite3_bind_blob(s, 3, id.data, (int)id.len, SQLITE_TRANSIENT);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_bind_blob(s, 1, rows.last, (int)rows.last_len,
+                               SQLITE_TRANSIENT);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_bind_int64(s, 2, (int64_t)rows.limit);
+    if (rc != SQLITE_OK)
+        status = fail(self, rc, err);
+    rc = SQLITE_DONE;
     while (status == IDEM_OK && !rows.over &&
            (rc = sqlite3_step(s)) == SQLITE_ROW) {
         read_cells(s, IDEM_COLUMN_RESULT, cells);
