@@ -90,9 +90,22 @@ must_exist(const char *url, struct idem_error *err)
                       url);
 }
 
+/* What the store says about itself while it is opened. */
+static void
+say(void *arg, enum idem_log_level level, const char *text)
+{
+    (void)arg;
+    if (level != IDEM_LOG_INFO)
+        fprintf(stderr, "idem: %s: %s\n",
+                level == IDEM_LOG_WARNING ? "warning" : "alarm", text);
+    else if (!cli_json)
+        printf("%s\n", text);
+}
+
 static int
 check(const char *url)
 {
+    const struct idem_store_options said = {.log = say};
     struct idem_error err = {0};
     struct idem_store *store;
     char shown[256], time[CLI_TIME_LEN];
@@ -100,7 +113,7 @@ check(const char *url)
     int64_t now_us = 0;
 
     if (status == IDEM_OK)
-        status = idem__store_open(url, NULL, &store, &err);
+        status = idem__store_open(url, &said, &store, &err);
     if (status != IDEM_OK)
         return cli_fail(&err);
     if (store->type->now)

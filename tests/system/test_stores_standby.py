@@ -137,6 +137,53 @@ def test_what_the_standby_has_not_got_is_not_told(pair, ended):
         assert c("GET", scope, "finished")[-1] is not None
 
 
+def checked(url, code=0):
+    done = subprocess.run([IDEM, "store", "check", url], text=True, capture_output=True, timeout=60)
+    assert done.returncode == code, done
+    return done.stdout, done.stderr
+
+
+def test_standbys_that_no_commit_waits_for_are_warned_of(pair):
+    primary, standby = pair
+    store, several = store_of(primary, 2000), "s are connected and synchronous_standby_names is empty"
+    warning = ("1 standby is connected and synchronous_standby_names is empty: a failover to it loses the last claims, "
+               "and their requests run again (docs/stores.md)")
+    said, warned = checked(store)
+    assert "postgres: a commit waits for * (synchronous_standby_names)\n" in said and warned == "", (said, warned)
+    with folder() as where, Server(where, store=store) as server:
+        assert "a commit waits for * (" in server.output() and warning not in server.output()
+        primary.sql("alter system set synchronous_standby_names = ''")
+        primary.sql("select pg_reload_conf()")
+        archive = None
+        try:
+            # A program that only archives is no standby.
+            archive = subprocess.Popen([primary.bin + "pg_receivewal", "-h", primary.host, "-p", str(primary.port), "-U", "idem", "-D", where])
+            assert wait_until(lambda: primary.sql("select count(*) from pg_stat_replication") == "2")
+            said, warned = checked(store)
+            assert "a commit waits" not in said and warned.count(warning) == 1 and several not in warned, (said, warned)
+            assert "standby" not in checked(store + "&unsafe=synchronous_commit")[1]
+            # A running server looks again every 10 s.
+            assert wait_until(lambda: warning in server.output(), 60), server.output()
+            with folder() as other, Server(other, store=store) as second:
+                assert second.output().count(warning) == 1
+            # An account that may not look works, too.
+            primary.sql("revoke select on pg_stat_replication from public")
+            assert checked(store)[1] == ""
+        finally:
+            if archive:
+                archive.kill()
+                archive.wait()
+            primary.sql("grant select on pg_stat_replication to public")
+            primary.sql("alter system set synchronous_standby_names = '*'")
+            primary.sql("select pg_reload_conf()")
+        assert wait_until(lambda: primary.sql("select sync_state from pg_stat_replication where application_name = 'walreceiver'") == "sync")
+
+
+def test_a_url_that_names_the_standby_is_told_what_to_change(pair):
+    said = checked(store_of(pair[1], 2000), 20)[1]
+    assert said.endswith("this server is a standby; name the primary, or add target_session_attrs=read-write\n"), said
+
+
 def test_a_wait_that_was_cancelled_is_not_taken_for_stored(pair):
     """PostgreSQL answers such a commit with success, and a warning."""
     primary, standby = pair

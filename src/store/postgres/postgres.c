@@ -240,6 +240,43 @@ sweep(struct idem_store *store, int64_t drop_ms, size_t most, size_t *gone)
     return true;
 }
 
+/* Warn once for each number of standbys that no commit waits for; `opening`:
+ * also say what a commit waits for. A role that may not look is not told. */
+static void
+say_standbys(struct postgres_store *self, bool opening)
+{
+    const char *statement = idem__postgres_names[POSTGRES_STANDBYS];
+    PGresult *rows = NULL;
+    const char *names;
+    int has = 0;
+
+    if (idem__word_in(self->unsafe, "synchronous_commit") ||
+        idem__postgres_one(self,
+                           PQsendQueryPrepared(self->conn, statement, 0, NULL,
+                                               NULL, NULL, 0) == 1,
+                           &rows, NULL) != IDEM_OK ||
+        PQntuples(rows) != 1) {
+        PQclear(rows);
+        return;
+    }
+    names = PQgetvalue(rows, 0, 0);
+    if (!names[0])
+        has = (int)strtol(PQgetvalue(rows, 0, 1), NULL, 10);
+    else if (opening)
+        idem__log(&self->base.options, IDEM_LOG_INFO,
+                  "postgres: a commit waits for %s (synchronous_standby_names)",
+                  names);
+    if (has > 0 && has != self->said_standbys)
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
+                  "postgres: %d %s connected and synchronous_standby_names is "
+                  "empty: a failover to %s loses the last claims, and their "
+                  "requests run again (docs/stores.md)",
+                  has, has == 1 ? "standby is" : "standbys are",
+                  has == 1 ? "it" : "one of them");
+    self->said_standbys = has;
+    PQclear(rows);
+}
+
 /* A server can be reconfigured, or become a standby, while idem is running. */
 static void
 check(struct postgres_store *self, int64_t now_us)
@@ -257,6 +294,8 @@ check(struct postgres_store *self, int64_t now_us)
         idem__postgres_disconnect(self);
     }
     PQclear(rows);
+    if (self->conn)
+        say_standbys(self, false);
 }
 
 /* The server plans a statement once. If the table was nearly empty then, and
@@ -367,6 +406,8 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
             &store->options, IDEM_LOG_WARNING,
             "postgres: unsafe=%s: a power cut may lose acknowledged records",
             self->unsafe);
+    if (status == IDEM_OK)
+        say_standbys(self, true);
     return status;
 }
 

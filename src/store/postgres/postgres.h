@@ -15,7 +15,8 @@
 /* Statements prepared on every connection. */
 enum postgres_statement {
     POSTGRES_CHECK,
-    POSTGRES_TABLE, /* reads its row type, columns and version */
+    POSTGRES_TABLE,    /* reads its row type, columns and version */
+    POSTGRES_STANDBYS, /* what a commit waits for, and how many standbys */
     POSTGRES_INSERT,
     POSTGRES_UPDATE,
     POSTGRES_PATIENCE,    /* wait longer for locks in this transaction */
@@ -47,6 +48,7 @@ struct postgres_store {
     int careful;       /* see postgres_batch.c */
     bool warned;       /* the server has sent a WARNING since reset */
     int stuck; /* pid of the last backend that did not answer; 0: none */
+    int said_standbys; /* so many were connected at the last warning */
     int64_t checked_at_us;
     int64_t planned_at_us, plan_after_us; /* see tend */
     uint64_t written;                     /* rows since then */

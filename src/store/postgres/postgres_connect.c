@@ -389,7 +389,7 @@ idem__postgres_judge(struct postgres_store *self, const PGresult *row,
                           "postgres: the server did not reply to the check");
     if (strcmp(PQgetvalue(row, 0, 0), "standby") == 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "postgres: this server is a standby: name the "
+                          "postgres: this server is a standby; name the "
                           "primary, or add target_session_attrs=read-write");
     for (int i = 0; i < 3; i++) {
         const char *value = PQgetvalue(row, 0, i + 1);
@@ -406,7 +406,7 @@ idem__postgres_judge(struct postgres_store *self, const PGresult *row,
     if (strcmp(PQgetvalue(row, 0, 4), "t") == 0)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
                           "postgres: a commit still waits for the synchronous "
-                          "standby: see pg_stat_replication");
+                          "standby; see pg_stat_replication");
     self->stuck = 0;
     return IDEM_OK;
 }

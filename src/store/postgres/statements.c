@@ -30,11 +30,11 @@
     "then pg_logical_emit_message(true, 'idem', '')::text end"
 
 const char *const idem__postgres_names[POSTGRES_STATEMENTS] = {
-    "idem_check",    "idem_table",       "idem_insert", "idem_update",
-    "idem_patience", "idem_update_free", "idem_delete", "idem_notify",
-    "idem_truth",    "idem_load",        "idem_scan",   "idem_scan_executing",
-    "idem_scan_id",  "idem_sweep",       "idem_clock",  "idem_plans",
-    "idem_confirm",
+    "idem_check",          "idem_table",    "idem_standbys",    "idem_insert",
+    "idem_update",         "idem_patience", "idem_update_free", "idem_delete",
+    "idem_notify",         "idem_truth",    "idem_load",        "idem_scan",
+    "idem_scan_executing", "idem_scan_id",  "idem_sweep",       "idem_clock",
+    "idem_plans",          "idem_confirm",
 };
 
 const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
@@ -48,6 +48,14 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped), "
         "(select max(version) from idem.idem_version)::int8 "
         "from pg_class c where c.oid = 'idem.idem_record'::regclass",
+    /* Every role sees these columns. A subscriber and a program that archives
+     * or copies cannot take over. */
+    [POSTGRES_STANDBYS] =
+        "select current_setting('synchronous_standby_names'), (select count(*) "
+        "from pg_stat_replication r where r.application_name not in "
+        "('pg_basebackup', 'pg_receivewal', 'barman_receive_wal') and not "
+        "exists (select from pg_replication_slots s where s.active_pid = r.pid "
+        "and s.slot_type = 'logical'))",
     [POSTGRES_INSERT] =
         "insert into " TABLE " as r (" COLUMNS ") select " COLUMNS " from " ROWS
         ", lock) where pg_try_advisory_xact_lock_shared(n.lock) "
