@@ -84,6 +84,11 @@ an_address_that_a_store_cannot_use_is_refused(void **state)
     refused("redis://h?colour=red", IDEM_ERR_INVALID, "only replicas");
     refused("redis://h/one", IDEM_ERR_INVALID, "not a database number");
     refused("redis://h/1x", IDEM_ERR_INVALID, "not a database number");
+    refused("redis+cluster://h?tls=1", IDEM_ERR_INVALID,
+            "for TLS write rediss+cluster://");
+    refused("redis://h?replicas=1&tls=1", IDEM_ERR_INVALID,
+            "for TLS write rediss://");
+    refused("rediss://h?tls=1", IDEM_ERR_INVALID, "without the option tls");
     refused("redis+cluster://h/1", IDEM_ERR_INVALID, "no numbered databases");
     refused("redis://h?prefix=a%20b", IDEM_ERR_INVALID, "a prefix is up to");
     refused("redis://h?prefix=" LONG, IDEM_ERR_INVALID, "a prefix is up to");

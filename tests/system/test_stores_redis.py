@@ -902,6 +902,36 @@ def test_slots_that_move_under_load(cluster):
         assert counts["LOST"] == 0
 
 
+def test_a_cluster_that_moves_replicas_is_warned_of(cluster):
+    warning = "redis: cluster-allow-replica-migration is yes on 127.0.0.1:%d%s: the cluster can move replicas between shards"
+    ports = [node.port for node in cluster.nodes]
+    try:
+        said = check_warning(cluster.url)
+        assert said.count("cluster-allow") == 1 and warning % (ports[0], " and 2 more nodes") in said, said
+        with folder() as where, Server(where, store=cluster.url) as server:
+            assert server.output().count("cluster-allow-replica-migration") == 1
+        for node in cluster.nodes[:2]:
+            node.set("cluster-allow-replica-migration", "no")
+        assert warning % (ports[2], "") in check_warning(cluster.url)
+        cluster.nodes[2].set("cluster-allow-replica-migration", "no")
+        assert check_warning(cluster.url) == ""
+        cluster.nodes[2].set("cluster-allow-replica-migration", "yes")
+        for node in cluster.nodes:
+            node.ask("acl", "setuser", "blind", "on", ">s3cret", "~idem:*", "&idem:*", "+@all", "-config")
+        assert "cluster-allow" not in check_warning(cluster.url.replace("//", "//blind:s3cret@") + "?unsafe=unseen")
+    finally:
+        for node in cluster.nodes:
+            node.set("cluster-allow-replica-migration", "yes")
+
+
+def test_a_right_that_is_missing_on_a_cluster_is_named(cluster):
+    for node in cluster.nodes:
+        node.ask("acl", "setuser", "few", "on", ">s3cret", "~idem:*", "&idem:*", "+@all", "-cluster")
+    done = subprocess.run([IDEM, "store", "check", cluster.url.replace("//", "//few:s3cret@")], text=True, capture_output=True, timeout=60)
+    assert done.returncode == 20 and "NOPERM" in done.stderr and "nodes running" not in done.stderr, done
+    assert done.stderr.endswith("; give this user +cluster|slots and +asking on every node (docs/stores.md, Rights)\n"), done
+
+
 def test_contract_on_a_cluster_under_an_acl(cluster):
     for node in cluster.nodes:
         node.ask("acl", "setuser", "idem", "on", ">s3cret", "~idem:*", "&idem:*", "+evalsha", "+eval",

@@ -260,6 +260,13 @@ read_names(struct redis_settings *settings, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* mysql:// and etcd:// have this option. */
+static bool
+asks_for_tls(const char *url)
+{
+    return strstr(url, "?tls=") || strstr(url, "&tls=");
+}
+
 static enum idem_status
 read_settings(const char *url, struct redis_settings *settings,
               struct idem_error *err)
@@ -284,6 +291,11 @@ read_settings(const char *url, struct redis_settings *settings,
                         known, &settings->url, err);
     if (status == IDEM_OK)
         status = idem__url_numbers(&settings->url, numbers, err);
+    else if (status == IDEM_ERR_INVALID && asks_for_tls(url))
+        status = idem__fail(err, IDEM_ERR_INVALID,
+                            "redis: for TLS write rediss%.*s://, without the "
+                            "option tls",
+                            (int)strcspn(url + 5 + tls, ":"), url + 5 + tls);
     /* Several hosts are given for a failover, which loses what no replica
      * has. */
     if (replicas < 0 && !settings->cluster &&
@@ -348,6 +360,33 @@ first_look(struct redis_store *self, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* Said once, for all nodes. */
+static void
+warn_of_moves(const struct redis_store *self)
+{
+    const struct redis_link *first = NULL;
+    char more[32] = "";
+    unsigned count = 0;
+
+    for (size_t i = 0; self->slots && i < self->link_count; i++) {
+        if (!self->links[i]->facts.moves)
+            continue;
+        first = first ? first : self->links[i];
+        count++;
+    }
+    if (!first)
+        return;
+    if (count > 1)
+        snprintf(more, sizeof(more), " and %u more node%s", count - 1,
+                 count == 2 ? "" : "s");
+    idem__log(&self->base.options, IDEM_LOG_WARNING,
+              "redis: cluster-allow-replica-migration is yes on %s:%d%s: the "
+              "cluster can move replicas between shards, and a shard then has "
+              "more or fewer than replicas= says; set it to no on every node "
+              "(docs/stores.md)",
+              first->host, first->port, more);
+}
+
 static void
 say_what_is_given_up(const struct redis_store *self)
 {
@@ -370,6 +409,7 @@ say_what_is_given_up(const struct redis_store *self)
         if (self->links[i]->judged)
             idem__redis_link_warn(self->links[i]);
     }
+    warn_of_moves(self);
 }
 
 /* The servers in the URL: Sentinels, or those that hold records. */

@@ -58,6 +58,7 @@ struct redis_facts {
     bool known, master, cluster, sentinel, loading, aof, fsync_seen;
     bool aof_unwritten;    /* the file has no beginning yet */
     bool fsync_pauses;     /* no fsync while a child writes a snapshot */
+    bool moves;            /* cluster-allow-replica-migration is not no */
     int replicas, version; /* 70015: 7.0.15 */
     char policy[24], fsync[12], run_id[9];
     int64_t ahead_us; /* the server's clock minus the monotonic clock here */

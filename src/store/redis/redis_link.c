@@ -348,6 +348,8 @@ note_fsync(struct redis_facts *facts, const redisReply *reply)
             facts->fsync_seen = true;
         } else if (strcmp(name, "no-appendfsync-on-rewrite") == 0) {
             facts->fsync_pauses = strcmp(value, "no") != 0;
+        } else if (strcmp(name, "cluster-allow-replica-migration") == 0) {
+            facts->moves = strcmp(value, "no") != 0;
         }
     }
 }
@@ -466,7 +468,8 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
         !idem__redis_link_add_text(link, ASK_INFO, "INFO") ||
         !idem__redis_link_add_text(link, ASK_FSYNC,
                                    "CONFIG GET appendfsync "
-                                   "no-appendfsync-on-rewrite") ||
+                                   "no-appendfsync-on-rewrite "
+                                   "cluster-allow-replica-migration") ||
         !idem__redis_link_add_text(link, ASK_TIME, "TIME")) {
         idem__redis_link_drop(link, "out of memory");
         return false;

@@ -153,6 +153,7 @@ find_primary(struct redis_store *self, int64_t deadline_us,
 struct reading {
     struct redis_store *self;
     bool ok;
+    struct idem_error refused; /* a node does not let this user read it */
 };
 
 static void
@@ -188,6 +189,12 @@ on_slots(void *arg, struct redis_link *link, uint32_t tag,
 
     (void)tag;
     (void)sent;
+    if (reply && reply->type == REDIS_REPLY_ERROR &&
+        strncmp(reply->str, "NOPERM", 6) == 0)
+        idem__fail(&reading->refused, IDEM_ERR_UNAVAILABLE,
+                   "redis %s:%d: %.120s; give this user +cluster|slots and "
+                   "+asking on every node (docs/stores.md, Rights)",
+                   link->host, link->port, reply->str);
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements == 0)
         return;
     for (size_t i = 0; i < REDIS_SLOTS; i++)
@@ -223,6 +230,11 @@ idem__redis_route_refresh(struct redis_store *self, int64_t deadline_us,
     self->map_stale = !reading.ok;
     if (reading.ok)
         return IDEM_OK;
+    if (reading.refused.status != IDEM_OK) {
+        if (err)
+            *err = reading.refused;
+        return reading.refused.status;
+    }
     if (count > 0 && self->links[0]->why.status != IDEM_OK) {
         if (err)
             *err = self->links[0]->why;
