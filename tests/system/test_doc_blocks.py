@@ -13,6 +13,7 @@ import urllib.request
 
 import pytest
 
+import servers
 from gateway import MODULE, nginx_test
 from lib import IDEM, ROOT, Server, folder, free_port, listens, wait_until
 from test_stores_sql import mariadb, postgres  # noqa: F401 (fixtures)
@@ -520,6 +521,15 @@ def test_sql(postgres, mariadb, page=runs("docs/sql/README.md")):  # noqa: F811
         make = "drop table if exists item; create table item (id int primary key, name varchar(9), price int, version int); insert into item values (7, 'x', 1, 10);"
         assert postgres.sql(make + on_postgres).splitlines()[-1] == "first"
         assert maria(make + "start transaction; " + on_mariadb + " commit; select @verdict").split()[-1] == "first"
+        first, second = p.take("-- a server, PostgreSQL").split("-- a server, MariaDB")
+        postgres.sql("drop role if exists engine; create role engine login; " + first)
+        maria("create or replace user engine@'127.0.0.1' identified by 'secret'; " + second.replace("engine", "engine@'127.0.0.1'"))
+        for database in (postgres, mariadb):
+            store = database.url.replace("idem:", "engine:")
+            for line in ("store check", "begin page rights --store", "forget page rights --store"):  # which deletes
+                sh("idem %s '%s'" % (line, store), here)
+        postgres.sql("drop owned by engine; drop role engine")
+        maria("drop user engine@'127.0.0.1'")
         rights = p.take("-- PostgreSQL")
         first, second = rights.split("-- MariaDB")
         postgres.sql("drop role if exists shop; create role shop; " + re.sub(r"--.*", "", first) + "; drop owned by shop; drop role shop")
@@ -538,8 +548,84 @@ def test_sql_tables(postgres, page=runs("docs/sql/tables.md")):  # noqa: F811
         postgres.sql(p.take("select convert_from"))
 
 
+def play_postgres(p, here):
+    """The recipe; the superuser of the tests has the name that the page gives to its account."""
+    primary, standby = servers.Postgres("cluster_name=db1"), None
+    mine = lambda text: re.sub(r"\bidem:change|(?<=role )idem|(?<=owner )idem", lambda m: m[0].replace("idem", "app"), text)  # noqa: E731
+    try:
+        primary.halt()
+        ca, *files = servers.authority(here, "db")
+        for name, file in zip(("server.crt", "server.key"), files):
+            sh("install -m 600 -o %d %s %s" % (os.stat(primary.data).st_uid, file, os.path.join(primary.data, name)), here)
+        with open(os.path.join(primary.data, "pg_hba.conf"), "r+") as f:
+            rest = f.read()
+            f.seek(0)
+            f.write("hostssl idem app 127.0.0.1/32 scram-sha-256\nhost idem app 127.0.0.1/32 reject\n" + rest)
+        primary.settings += ("ssl=on",)
+        primary.start()
+        standby = servers.PostgresStandby(primary, synchronous=False)
+        standby.halt()
+        standby.settings += ("cluster_name=db2", "ssl=on")
+        standby.start()
+        assert wait_until(lambda: primary.sql("select application_name from pg_stat_replication") == "db2")
+        hosts = (("db1,db2", "127.0.0.1:%d,127.0.0.1:%d" % (standby.port, primary.port)), ("/etc/idem/ca.pem", ca))
+        for line in commands(p.take("-- psql on the primary")):
+            if not line.startswith("--"):
+                primary.sql(mine(line))
+        export, init = p.take("export IDEM_STORE='postgres").split("\n")
+        export = replace(mine(export), *hosts)
+        sh(export + "\n" + init, here)
+        check = p.take("idem store check")
+        warned = sh(export + "\n" + check + " 2>&1", here)
+        assert "1 standby is connected and synchronous_standby_names is empty" in warned, warned
+        for line in commands(p.take("-- psql on the primary")):
+            if not line.startswith("--"):
+                primary.sql(line)
+        assert wait_until(lambda: primary.sql("select sync_state from pg_stat_replication") == "quorum")
+        said = sh(export + "\n" + check + " 2>&1", here)
+        assert "a commit waits for ANY 1 (db1, db2) (synchronous_standby_names)\n" in said and "warning" not in said, said
+        name, _, url = p.take("# /etc/idem/environment").split("\n")[1].partition("=")
+        assert "export %s='%s'" % (name, replace(mine(url), *hosts)) == export
+        script(here, "idem.conf", replace(p.take("# /etc/idem/idem.conf"), ("/var/lib/idem", here)) + "\n")
+        with Background("idem serve --config idem.conf --socket %s/s" % here, here, **{name: replace(mine(url), *hosts)}):
+            assert os.path.exists(here + "/epoch")
+    finally:
+        if standby:
+            standby.stop()
+        primary.stop()
+
+
+def play_cluster(p, here):
+    class Node(servers.Redis):
+        safe = {}
+
+        def start(self):
+            self.spawn(self.program, here + "/redis.conf", "--port", str(self.port), "--bind", self.host, "--protected-mode", "no", "--dir", self.folder)
+            return self.wait_until(lambda: self.ask("ping", check=False) == "PONG")
+
+    script(here, "redis.conf", p.take("# redis.conf of every node") + "\n")
+    create, export, check = p.take("redis-cli --cluster").split("\n")
+    nodes = []
+    try:
+        for _ in range(6):
+            nodes.append(Node(cluster_enabled="yes"))
+        at = ["127.0.0.1:%d" % node.port for node in nodes]
+        sh(replace(create, *[("10.0.0.%d:6379" % (i + 1), a) for i, a in enumerate(at)]), here)
+        export_here = replace(export, *[("10.0.0.%d" % (i + 1), a) for i, a in enumerate(at)])
+        said = []
+        assert wait_until(lambda: said.append(sh(export_here + "\n" + check + " 2>&1", here, code=None)) or "is ready to use" in said[-1], 60, 0.5), said[-1]
+        assert "warning" not in said[-1] and "redis: 1 replica(s) must confirm every write\n" in said[-1], said[-1]
+        begin = export_here + '\nidem begin recipe x$RANDOM --store "$IDEM_STORE" >/dev/null; echo $?'
+        assert wait_until(lambda: sh(begin, here) == "0\n", 60, 0.5)
+    finally:
+        for node in nodes:
+            node.stop()
+
+
 def test_stores(page=runs("docs/stores.md")):
     with Page(page) as p, folder() as here:
+        play_postgres(p, here)
+        play_cluster(p, here)
         for line in commands(p.take("idem store init URL")):
             sh(line.replace("URL", "sqlite:%s/db" % here), here)
 
