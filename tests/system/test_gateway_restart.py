@@ -40,6 +40,12 @@ def kill_engine(gateway):
     return eventually(lambda: engine_of(gateway) not in (None, before))
 
 
+def put_back(journal):
+    """In one step: an engine that starts between two steps would make a new, empty journal."""
+    os.symlink(journal + ".away", journal + ".link")
+    os.rename(journal + ".link", journal)
+
+
 class Load:
     """Threads that ask until the end; answers is what they got: (key, status)."""
 
@@ -122,8 +128,7 @@ def test_an_engine_that_cannot_start_is_tried_again_and_comes_back():
             assert sorted(times)[2] < 2, times
             g.send(signal.SIGHUP)  # nginx's part of a reload does not need the engine
             eventually(lambda: re.search("(?<!not )reloaded", g.output()))
-            os.unlink(journal)
-            os.rename(journal + ".away", journal)
+            put_back(journal)
             eventually(lambda: ask(g.port, "during-0").status == 201)
             assert ask(g.port, "before").replayed and ledger.executions("during-0") == 1
 
@@ -260,8 +265,7 @@ def test_a_reload_while_the_engine_starts_does_not_end_it():
         while "(5 of 1000)" not in g.output() and "signal 1;" not in g.output():
             g.send(signal.SIGHUP)
             time.sleep(0.002)
-        os.unlink(journal)
-        os.rename(journal + ".away", journal)
+        put_back(journal)
         assert "signal 1;" not in g.output(), g.output()
         eventually(lambda: ask(g.port, "before").replayed)
 
@@ -283,7 +287,7 @@ def test_a_signal_while_nginx_starts_does_not_end_it():
 def test_an_engine_whose_chosen_port_was_taken_meanwhile_gets_another():
     with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, "--engine-restarts", "1000") as g:
         journal = os.path.join(where, "journal")
-        address = lambda: re.findall(r"metrics at http://127.0.0.1:(\d+)", g.output())  # noqa: E731
+        address = lambda: re.findall(r"metrics (?:are now )?at http://127.0.0.1:(\d+)", g.output())  # noqa: E731
         port = int(eventually(address)[0])
         os.rename(journal, journal + ".away")  # it must not come back before the port is taken
         open(journal, "w").close()
@@ -292,11 +296,8 @@ def test_an_engine_whose_chosen_port_was_taken_meanwhile_gets_another():
             thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             eventually(lambda: bound(thief, port))
             thief.listen()
-            os.unlink(journal)
-            os.rename(journal + ".away", journal)
-            tries = g.output().count("restarting it")
-            eventually(lambda: len(address()) == 2 or g.output().count("restarting it") > tries + 2)
-            assert len(address()) == 2 and int(address()[1]) != port, g.output()
+            put_back(journal)
+            assert int(eventually(lambda: address()[1:])[0]) != port, g.output()
             url = "http://127.0.0.1:%s/metrics" % address()[1]
             assert b"idem_build_info" in eventually(lambda: fetched(url))
             assert eventually(lambda: ask(g.port, "k").status == 201)
