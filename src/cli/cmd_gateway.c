@@ -25,7 +25,8 @@ static const struct cli_option global_options[] = {
      "X-Forwarded-Proto (default off)"},
     HEADING("Where clients connect:"),
     {"listen", 'l', CLI_TEXT, NULL, "ADDRESS",
-     "HOST:PORT, several with commas (default 127.0.0.1:8080)"},
+     "HOST:PORT, [IPV6]:PORT, :PORT (loopback), *:PORT (all IPv4 interfaces) "
+     "or unix:PATH, several with commas (default 127.0.0.1:8080)"},
     {"tls-cert", 0, CLI_TEXT, NULL, "FILE",
      "a certificate for TLS; also enables HTTP/2"},
     {"tls-key", 0, CLI_TEXT, NULL, "FILE", "its key"},

@@ -377,7 +377,10 @@ def test_print_config_is_a_configuration_for_an_nginx_of_ones_own():
     (2, ["--upstream", "http://x", "--key", ""], "single quotes"), (2, ["--upstream", "http://x", "--scope", ""], "scope"),
     (1, ["--upstream", "http://x", "--module", "/x"], "no module"), (1, ["--upstream", "http://x", "--nginx", "/nowhere"], "nginx"),
     (1, ["--upstream", "http://127.0.0.1:9", "--store", "nosuch:x"], "nosuch"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--listen", "30081"],
+     "listen: \"30081\" is not an address: write 127.0.0.1:30081, or *:30081 for all interfaces"),
     (2, ["--upstream", "http://127.0.0.1:9", "--key", "http_x_seq"], "no $variable"),
+    (2, ["--upstream", "http://127.0.0.1:9", "--key", "$http_idempotency_key $http_x-request-id"], "did you mean \"$http_x_request_id\"?"),
     (2, ["--upstream", "http://127.0.0.1:9", "--token", "json:t token"], "no $variable"),
     (2, ["--upstream", "http://x", "--inject-token", "a>b"], "inject-token: \"a>b\" is not the name of a field"),
     (2, ["--upstream", "http://x", "--replayed-header", "X-A a:b"], "replayed-header: \"a:b\" is not the name of a header"),
@@ -425,9 +428,33 @@ def test_the_service_is_told_who_asked_only_on_request(flags, told):
             told == bool({"x-forwarded-for", "x-forwarded-proto"} & names), names
 
 
+def test_it_listens_on_every_form_of_an_address():
+    """A port with a colon is loopback, as for `idem serve`."""
+    with folder() as where, Ledger(where) as ledger:
+        loopback, everywhere, six, named = (free_port() for _ in range(4))
+        conf, path = os.path.join(where, "gateway.conf"), os.path.join(where, "c.sock")
+        with open(conf, "w") as f:
+            f.write("upstream = http://127.0.0.1:%d\nstore = memory:\nsocket = off\nlisten = :%d, *:%d,[::]:%d , localhost:%d,unix:%s\n"
+                    % (ledger.port, loopback, everywhere, six, named, path))
+        with Process([IDEM, "gateway", "--config", conf], ready=loopback) as g:
+            eventually(lambda: "listening on http://127.0.0.1:%d,*:%d,[::]:%d,localhost:%d,unix:%s\n"
+                       % (loopback, everywhere, six, named, path) in g.output())
+            assert [ask(port, "k").status for port in (loopback, everywhere, named)] == [201] * 3
+            for family, host, port, reached in ((socket.AF_INET, "127.0.0.2", loopback, False), (socket.AF_INET, "127.0.0.2", everywhere, True),
+                                                (socket.AF_INET6, "::1", six, True)):
+                with socket.socket(family) as s:
+                    assert (s.connect_ex((host, port)) == 0) == reached, (host, port)
+            with socket.socket(socket.AF_UNIX) as s:
+                s.connect(path)
+            with open(conf, "a") as f:
+                f.write("listen = %d\n" % loopback)
+            g.send(signal.SIGHUP)
+            eventually(lambda: 'not reloaded: listen: "%d" is not an address: write 127.0.0.1:%d, or *:%d' % ((loopback,) * 3) in g.output())
+
+
 def test_a_port_that_is_taken_is_told():
     with folder() as where, Ledger(where) as ledger:
-        for address in ("127.0.0.1:%d", "%d"):
+        for address in ("127.0.0.1:%d", "*:%d"):
             got = subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--listen", address % ledger.port,
                                   "--store", "memory:"], capture_output=True, text=True, timeout=60)
             assert got.returncode == 1, got

@@ -204,9 +204,7 @@ def test_sites_do_not_share_the_scopes_that_a_value_names(stack, key):
                                         (["--scope", "$http_x_merchant", "--anonymous", "on"],
                                          "callers without a scope share the scope \"anonymous\""),
                                         ([], "the route /: callers without a credential share the scope"), (["--scope", "$http_x_merchant", "--required"], None),
-                                        (["--scope", "const:shop"], None), (["--anonymous", "off"], None),
-                                        (["--scope", "const:s", "--key", "$http_idempotency_key $http_x-request-id"],
-                                         "did you mean '$http_x_request_id'?")])
+                                        (["--scope", "const:shop"], None), (["--anonymous", "off"], None)])
 def test_at_start_it_is_said_what_happens_without_a_scope(flags, word):
     with folder() as where, Ledger(where) as ledger:
         with Gateway(where, ledger.port, *flags, "--http", "off") as g:

@@ -17,16 +17,61 @@
 #include <strings.h>
 #include <unistd.h>
 
-/* HOST:PORT, PORT or unix:PATH. */
-static bool
-is_address(const char *text, size_t len)
+/* HOST:PORT, :PORT or unix:PATH. A port alone is none: nginx would take it for
+ * all interfaces, other programs for loopback. */
+static enum idem_status
+check_address(const char *text, size_t len, struct idem_error *err)
 {
     struct idem__address address;
+    int port = idem__port_read(text, len);
 
     if (len > 5 && strncmp(text, "unix:", 5) == 0)
-        return true;
-    return idem__port_read(text, len) > 0 ||
-           (!idem__address_read(text, len, &address) && address.port > 0);
+        return IDEM_OK;
+    if (port > 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "listen: \"%d\" is not an address: write "
+                          "127.0.0.1:%d, or *:%d for all interfaces",
+                          port, port, port);
+    if (idem__address_read(text, len, &address) || address.port == 0 ||
+        memchr(text, ' ', len))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "listen: \"%.*s\" is not an address: give HOST:PORT, "
+                          "for instance 127.0.0.1:8080",
+                          (int)(len > 80 ? 80 : len), text);
+    return IDEM_OK;
+}
+
+/* Write the list as nginx takes it: without spaces beside the commas, and :PORT
+ * with the host that `idem serve` takes for it. */
+static enum idem_status
+write_listen(char **listen, struct idem_error *err)
+{
+    struct idem_buf out;
+    const char *at = *listen;
+    bool good = true;
+    enum idem_status status;
+
+    idem_buf_init(&out, 1024 * 1024);
+    for (;; at++) {
+        size_t len;
+
+        at += strspn(at, " ");
+        len = strcspn(at, ",");
+        while (len > 0 && at[len - 1] == ' ')
+            len--;
+        if (len > 0 && at[0] == ':')
+            good = good && idem_buf_add_text(&out, "127.0.0.1");
+        good = good && idem_buf_add(&out, at, len);
+        at += strcspn(at, ",");
+        if (*at == '\0')
+            break;
+        good = good && idem_buf_add(&out, ",", 1);
+    }
+    status = good && idem_buf_add(&out, "", 1)
+                 ? idem__text_set(listen, (const char *)out.data, err)
+                 : idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
+    idem_buf_clear(&out);
+    return status;
 }
 
 /* Is the address, which is `len` bytes long, in the list before it? */
@@ -46,20 +91,16 @@ check_listen(const char *listen, struct idem_error *err)
 
     for (;;) {
         size_t len = strcspn(listen, ",");
+        enum idem_status status;
 
         if (is_repeated(all, listen, len))
             return idem__fail(err, IDEM_ERR_INVALID,
                               "listen: \"%.*s\" is given twice; remove one of "
                               "them",
                               (int)len, listen);
-
-        if (!is_address(listen, len))
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "listen: \"%.*s\" is not an address: give "
-                              "HOST:PORT, for instance 127.0.0.1:8080",
-                              (int)len, listen);
-        if (listen[len] == '\0')
-            return IDEM_OK;
+        status = check_address(listen, len, err);
+        if (status != IDEM_OK || listen[len] == '\0')
+            return status;
         listen += len + 1;
     }
 }
@@ -206,7 +247,6 @@ reaches(struct idem_bytes host, struct idem_bytes own)
         {"127.0.0.1", "localhost"}, {"::1", "localhost"},
         {"localhost", "0.0.0.0"},   {"127.0.0.1", "0.0.0.0"},
         {"localhost", "*"},         {"127.0.0.1", "*"},
-        {"localhost", ""},          {"127.0.0.1", ""}, /* a port alone */
         {"localhost", "::"},        {"::1", "::"},
     };
 
@@ -236,9 +276,7 @@ check_loop(const struct gateway_config *config,
 
         if (!same && strncmp(at, "unix:", 5) != 0 &&
             !idem__address_read(text, strlen(text), &to)) {
-            own = (struct idem__address){{"", 0}, idem__port_read(at, len)};
-            if (own.port == 0)
-                (void)idem__address_read(at, len, &own);
+            (void)idem__address_read(at, len, &own);
             same = to.port == own.port && reaches(to.host, own.host);
         }
         if (same)
@@ -416,7 +454,9 @@ gateway_config_check(struct gateway_config *config, struct idem_error *err)
         if (status != IDEM_OK)
             return status;
     }
-    status = check_listen(config->listen, err);
+    status = write_listen(&config->listen, err);
+    if (status == IDEM_OK)
+        status = check_listen(config->listen, err);
     if (status == IDEM_OK)
         status = check_rate("token-rate", config->token_rate, err);
     if (status == IDEM_OK)

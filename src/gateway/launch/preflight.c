@@ -8,7 +8,6 @@
 #include "../../base/address.h"
 #include "nginx_conf.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -21,19 +20,16 @@
 #define BIND_TRIES 6
 #define BIND_PAUSE_MS 500
 
-/* The host of HOST:PORT; of a PORT alone "*". Returns the port. */
+/* The host of HOST:PORT. Returns the port. */
 static int
 split(const char *text, char host[GATEWAY_HOST_MAX])
 {
     struct idem__address address;
-    int port = idem__port_read(text, strlen(text));
 
     (void)idem__address_read(text, strlen(text), &address);
-    if (port)
-        address.host = idem_text("*");
     snprintf(host, GATEWAY_HOST_MAX, "%.*s", (int)address.host.len,
              (const char *)address.host.data);
-    return port ? port : address.port;
+    return address.port;
 }
 
 static bool
@@ -214,37 +210,6 @@ is_set(const char *value, const char *word)
     return value && strcmp(value, word) == 0;
 }
 
-/* nginx ends the name of a variable at a dash: $http_x-id is $http_x and the
- * text "-id". Nearly always the header X-Id was meant. */
-static void
-say_cut_name(const struct gateway_route *route, const char *option,
-             const char *source)
-{
-    const char *name = source ? strstr(source, "$http_") : NULL;
-    char meant[64];
-    size_t len;
-
-    for (; name; name = strstr(name + 1, "$http_")) {
-        len = 1 + strspn(name + 1, "abcdefghijklmnopqrstuvwxyz"
-                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
-        if (name[len] != '-' || !isalnum((unsigned char)name[len + 1]))
-            continue;
-        len = 0;
-        while (
-            len + 1 < sizeof(meant) &&
-            (isalnum((unsigned char)name[len]) || strchr("$_-", name[len])) &&
-            name[len]) {
-            meant[len] = name[len] == '-' ? '_' : name[len];
-            len++;
-        }
-        meant[len] = 0;
-        launch_say("the route %s: --%s '%s': nginx ends the name of a variable "
-                   "at \"-\"; did you mean '%s'?",
-                   route->path, option, source, meant);
-        return;
-    }
-}
-
 /* The module says the same of an nginx.conf that a user wrote. */
 void
 launch_say_sharing(const struct gateway_config *config)
@@ -260,8 +225,6 @@ launch_say_sharing(const struct gateway_config *config)
                       !is_set(gateway_value(config, route, "required"), "on");
 
         all_paths = all_paths || strcmp(route->path, "/") == 0;
-        say_cut_name(route, "key", gateway_value(config, route, "key"));
-        say_cut_name(route, "scope", scope);
         if (is_set(gateway_value(config, route, "gated"), "off") ||
             (scope && strncmp(scope, "const:", 6) == 0))
             continue;

@@ -71,6 +71,32 @@ a_plain_word_is_answered_with_what_was_meant(void **state)
     assert_null(strstr(flaw_of("source", false), "const:"));
 }
 
+static void
+a_name_that_nginx_would_cut_at_a_dash_is_refused(void **state)
+{
+    static const char *const good[] = {
+        "$http_a-$http_b", "${http_a}-b", "$http_a-",  "$remote_user-b",
+        "$http_a:b-c",     "json:a-b",    "$http_a--b"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+        assert_null(flaw_of(good[i], true));
+    assert_string_equal(
+        flaw_of("$http_x-request-id", false),
+        "\"$http_x-request-id\": nginx ends the name of a variable at \"-\"; "
+        "did you mean \"$http_x_request_id\"? (if the text after it is meant, "
+        "write ${http_x})");
+    assert_non_null(
+        strstr(flaw_of("$http_a:$http_b-c:d", true), "mean \"$http_b_c\"? "));
+    assert_string_equal(flaw_of("$cookie_a-b", true),
+                        "\"$cookie_a-b\": nginx ends the name of a variable at "
+                        "\"-\" (if the text after it is meant, write "
+                        "${cookie_a})");
+    assert_non_null(flaw_of("$arg_a-b", false));
+    assert_non_null(
+        flaw_of("$http_a-0123456789012345678901234567890123456789", false));
+}
+
 /* ---- keys -------------------------------------------------------------- */
 
 static const char *
@@ -447,6 +473,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_source_varies_from_request_to_request),
         cmocka_unit_test(a_plain_word_is_answered_with_what_was_meant),
+        cmocka_unit_test(a_name_that_nginx_would_cut_at_a_dash_is_refused),
         cmocka_unit_test(quoted_and_bare_keys_are_one),
         cmocka_unit_test(what_is_no_key_is_refused),
         cmocka_unit_test(a_key_has_at_most_255_bytes),

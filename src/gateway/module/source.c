@@ -93,6 +93,52 @@ has_unnamed_part(const char *text, size_t len)
     return false;
 }
 
+static size_t
+name_len(const char *text, size_t len)
+{
+    size_t n = 0;
+
+    while (n < len && (isalnum((unsigned char)text[n]) || text[n] == '_'))
+        n++;
+    return n;
+}
+
+/* nginx ends the name of a variable at a dash: $http_x-id is $http_x, which no
+ * request has, and the text "-id". Nearly always the header X-Id was meant. */
+static bool
+has_cut_name(const char *text, size_t len, char flaw[GATEWAY_SOURCE_FLAW_MAX])
+{
+    static const char *const kinds[] = {"$http_", "$arg_", "$cookie_"};
+
+    for (size_t i = 0; i < len; i++) {
+        char meant[48];
+        const char *at = text + i;
+        size_t left = len - i, end, n = 0;
+        size_t kind = 0;
+
+        while (kind < 3 && !begins(at, left, kinds[kind]))
+            kind++;
+        end = kind < 3 ? 1 + name_len(at + 1, left - 1) : 0;
+        if (end == 0 || end + 1 >= left || at[end] != '-' ||
+            !isalnum((unsigned char)at[end + 1]))
+            continue;
+        for (; n < left && n + 1 < sizeof(meant) &&
+               (n == 0 || at[n] == '-' || name_len(at + n, 1) == 1);
+             n++)
+            meant[n] = (char)(at[n] == '-' ? '_' : at[n]);
+        meant[n] = '\0';
+        snprintf(flaw, GATEWAY_SOURCE_FLAW_MAX,
+                 "\"%.*s\": nginx ends the name of a variable at \"-\"%s%s%s "
+                 "(if the text after it is meant, write ${%.*s})",
+                 (int)(len > SHOWN_MAX ? SHOWN_MAX : len), text,
+                 kind == 0 ? "; did you mean \"" : "", kind == 0 ? meant : "",
+                 kind == 0 ? "\"?" : "",
+                 (int)(end > SHOWN_MAX ? SHOWN_MAX : end) - 1, at + 1);
+        return true;
+    }
+    return false;
+}
+
 bool
 gateway_source_check(struct idem_bytes text, enum gateway_source_use use,
                      char flaw[GATEWAY_SOURCE_FLAW_MAX])
@@ -133,6 +179,8 @@ gateway_source_check(struct idem_bytes text, enum gateway_source_use use,
                  shown, word);
         return false;
     }
+    if (has_cut_name(word, text.len, flaw))
+        return false;
     if (memchr(word, '$', text.len))
         return true;
     guess(word, text.len, meant, sizeof(meant));
