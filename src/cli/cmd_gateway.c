@@ -91,8 +91,8 @@ struct gateway_flags {
     const char *texts[GLOBALS + GATEWAY_OPTIONS];
     bool set[GLOBALS + GATEWAY_OPTIONS];
     const char *config, *nginx, *module;
-    bool print;
-    struct cli_option options[GLOBALS + GATEWAY_OPTIONS + 6];
+    bool print, check;
+    struct cli_option options[GLOBALS + GATEWAY_OPTIONS + 7];
 };
 
 static void
@@ -131,6 +131,14 @@ make_options(struct gateway_flags *flags)
                             "FILE",
                             "a file with lines `name = value`, with the names "
                             "of these options, and [route PATH] sections"};
+    flags->options[n++] =
+        (struct cli_option){"check",
+                            0,
+                            CLI_FLAG,
+                            &flags->check,
+                            NULL,
+                            "check the configuration, also with nginx -t, and "
+                            "exit: status 0, or 2 if it is wrong"};
     flags->options[n++] = (struct cli_option){"print-config",
                                               0,
                                               CLI_FLAG,
@@ -199,6 +207,20 @@ print_config(const struct gateway_config *config)
     return status == IDEM_OK ? CLI_OK : cli_fail(&err);
 }
 
+static int
+check(struct gateway_config *config)
+{
+    struct idem_error err = {0};
+
+    if (gateway_try(config, &err) != IDEM_OK)
+        return cli_usage_error("%s", err.text);
+    if (cli_json)
+        cli_json_print(json_pack("{s:b}", "fine", 1));
+    else
+        printf("the configuration is fine\n");
+    return CLI_OK;
+}
+
 int
 cli_gateway(int argc, char **argv)
 {
@@ -223,7 +245,9 @@ cli_gateway(int argc, char **argv)
     gateway_config_init(&config);
     if (load(&flags, &config, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);
-    code = flags.print ? print_config(&config) : -1;
+    code = flags.print   ? print_config(&config)
+           : flags.check ? check(&config)
+                         : -1;
     gateway_config_clear(&config);
     return code >= 0 ? code : gateway_run(load, &flags, cli_json);
 }

@@ -134,8 +134,9 @@ static const struct file {
      "A time has a unit: 1500ms, 30s, 5m, 24h, 7d. A size may have one: 4096, "
      "64k, 1m, 2g. An option that is a flag of the command line is on or "
      "off.\n\n"
-     "idem gateway --config FILE --print-config prints the nginx configuration "
-     "that the gateway makes from it.",
+     "idem gateway --config FILE --check checks the file, for instance before "
+     "SIGHUP; --print-config instead prints the nginx configuration that the "
+     "gateway makes from it.",
      NULL,
      "upstream = http://127.0.0.1:9000\nlisten = 0.0.0.0:443\n\n"
      "[route /]\n\n"

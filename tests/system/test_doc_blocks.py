@@ -346,6 +346,8 @@ def test_gateway(page=runs("docs/gateway.md")):
             assert sh(find, here, **env).endswith(" anonymous order-7\n")
         script(here, "routes.conf", p.take("upstream ="))
         assert "location" in sh("idem gateway --config routes.conf --print-config", here)
+        [(check, told)] = session(p.take("$ idem gateway --config gateway.conf --check"))
+        assert sh(check.replace("gateway.conf", "routes.conf"), here) == told + "\n"
         tls_files(here, "ca.pem", "nginx.pem", "nginx.key", "auth")
         line = replace(p.take("idem_engine engine.example"), ("/etc/idem", here), ("engine.example", "127.0.0.1"))
         script(here, "n.conf", "load_module %s; events {} pid %s/p; error_log stderr; http { access_log off; %s %s }" % (

@@ -338,7 +338,7 @@ def test_a_reload_that_nginx_refuses_is_not_called_reloaded():
 
             with open(cert, "w") as f:
                 f.write("not a certificate")
-            said = reload_with(text % port + "tls-cert = %s\ntls-key = %s\n" % (cert, key), "not reloaded: nginx refuses", "c.pem", "the old one stays in use")
+            said = reload_with(text % port + "tls-cert = %s\ntls-key = %s\n" % (cert, key), "not reloaded: nginx refuses", "c.pem", "; the old configuration stays in use")
             assert "gateway: reloaded" not in said
             assert ask(port, "a").status == 201
             taken.bind(("127.0.0.1", other))
@@ -450,6 +450,36 @@ def test_it_listens_on_every_form_of_an_address():
                 f.write("listen = %d\n" % loopback)
             g.send(signal.SIGHUP)
             eventually(lambda: 'not reloaded: listen: "%d" is not an address: write 127.0.0.1:%d, or *:%d' % ((loopback,) * 3) in g.output())
+
+
+def test_a_configuration_is_checked_beside_a_running_gateway():
+    with folder() as where, Ledger(where) as ledger:
+        conf, run = os.path.join(where, "gateway.conf"), os.path.join(where, "run")
+        os.mkdir(run)
+        os.chmod(where, 0o777)
+        port = free_port()
+        text = "upstream = http://127.0.0.1:%d\nlisten = 127.0.0.1:%d\nstore = memory:\nsocket = off\nfolder = %s\n" % (ledger.port, port, run)
+
+        def check(more="", *flags):
+            with open(conf, "w") as f:
+                f.write(text + more)
+            done = subprocess.run([*ordinary_user(), IDEM, "gateway", "--config", conf, "--check", *flags], capture_output=True, text=True,
+                                  timeout=60, env={**os.environ, "HOME": where, "XDG_RUNTIME_DIR": where})
+            assert not [name for name in os.listdir(where) if name.startswith("idem-gateway-")]
+            return done.returncode, done.stdout, done.stderr
+
+        assert check() == (0, "the configuration is fine\n", "")
+        assert os.listdir(run) == [], "nothing of it was started"
+        with Process([IDEM, "gateway", "--config", conf], ready=port) as g:
+            eventually(lambda: "for idem doubts" in g.output())
+            files = {name: os.stat(os.path.join(run, name)).st_mtime_ns for name in os.listdir(run) if name in ("nginx.conf", "figures", "engine.sock")}
+            assert check("wait = 5s\n", "--json") == (0, '{"fine":true}\n', "")
+            for more, said in (("wait = soon\n", "%s:6: wait" % conf), ("tls-cert = /nowhere/c\ntls-key = /nowhere/k\n", "/nowhere/c"),
+                               ("auth-request = http://nosuch.invalid\n", "the host \"nosuch.invalid\" cannot be found"), ("nginx = /nowhere\n", "nginx")):
+                code, out, err = check(more)
+                assert code == 2 and out == "" and said in err, (more, err)
+            assert files and files == {name: os.stat(os.path.join(run, name)).st_mtime_ns for name in files}
+            assert ask(port, "k").status == 201
 
 
 def test_a_port_that_is_taken_is_told():

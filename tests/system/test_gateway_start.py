@@ -286,7 +286,7 @@ def test_an_nginx_that_ends_at_once_or_refuses_a_reload_is_told():
         refuses = script(where + "/refuses", 'case "$*" in *-t*) kill -9 $$;; esac\nexec /usr/sbin/nginx "$@"\n')
         with Gateway(where, ledger.port, "--nginx", refuses) as g:
             g.send(signal.SIGHUP)
-            eventually(lambda: "not reloaded: nginx refuses the new configuration" in g.output())
+            eventually(lambda: "not reloaded: nginx refuses the configuration" in g.output())
             assert ask(g.port, "k").status == 201
 
 

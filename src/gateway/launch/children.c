@@ -238,8 +238,7 @@ launch_nginx_test(const struct launch *self, struct idem_error *err)
     if (WIFEXITED(ended) && WEXITSTATUS(ended) == 0)
         return IDEM_OK;
     return idem__fail(err, IDEM_ERR_INVALID,
-                      "nginx refuses the new configuration and said why above; "
-                      "the old one stays in use");
+                      "nginx refuses the configuration and said why above");
 }
 
 /* True: the child has ended. Another stop signal ends the wait, unless

@@ -162,6 +162,10 @@ typedef enum idem_status gateway_load_fn(void *arg,
                                          struct gateway_config *config,
                                          struct idem_error *err);
 
+/* Does nginx accept it (nginx -t)? A running gateway is not disturbed. */
+enum idem_status gateway_try(struct gateway_config *config,
+                             struct idem_error *err);
+
 /* Start the engine and nginx, forward signals, stop both; returns an exit
  * status. */
 int gateway_run(gateway_load_fn *load, void *arg, bool json);

@@ -136,7 +136,8 @@ reload(struct launch *self)
                        put_back.text);
     }
     gateway_config_clear(fresh);
-    launch_say("not reloaded: %s", err.text);
+    launch_say("not reloaded: %s; the old configuration stays in use",
+               err.text);
 }
 
 /* Wait for signals for up to timeout_ms, and handle them. */

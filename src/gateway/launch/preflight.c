@@ -245,3 +245,28 @@ launch_say_sharing(const struct gateway_config *config)
         launch_say("there is no route /: a path that no route names gets 404; "
                    "add a section [route /] to pass such paths to the service");
 }
+
+/* In a folder of its own, because a running gateway may use the configured one.
+ */
+enum idem_status
+gateway_try(struct gateway_config *config, struct idem_error *err)
+{
+    static struct launch launch = {.engine = {-1, -1}, .nginx = {-1, -1}};
+    char *folder = config->folder;
+    enum idem_status status;
+
+    config->folder = NULL;
+    launch.config = config;
+    status = launch_hosts_check(config, err);
+    if (status == IDEM_OK)
+        status = launch_find(&launch, err);
+    if (status == IDEM_OK)
+        status = launch_folder_make(&launch, err);
+    if (status == IDEM_OK)
+        status = launch_conf_write(&launch, err);
+    if (status == IDEM_OK)
+        status = launch_nginx_test(&launch, err);
+    launch_folder_remove(&launch);
+    config->folder = folder;
+    return status;
+}
