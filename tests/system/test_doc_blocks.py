@@ -47,6 +47,7 @@ ELSEWHERE = {
         "make deb": "make package-check", "sudo idem begin": "make package-check", "sudo apt install ./build/deb/libnginx": "make package-check",
         "sudo systemctl enable --now idem-gateway": "make package-check",
         "sudo idem backup": "make package-check", "sudo systemctl stop idem": "make package-check",
+        "upstream shop_gateways": "test_load_balancer.py::test_two_gateways_are_restarted_one_after_the_other_while_clients_go_on",
         "# systemctl edit idem": "test_systemd.py::test_a_credential_of_systemd_stands_for_a_variable",
     },
     "docs/messages.md": {"$ idem consume": "test_consume.py::test_every_message_is_handled_once_although_published_twice"},
