@@ -293,9 +293,10 @@ warn_of_result(const struct idem_op *op, const struct idem_answer *answer,
         warn_of(op, odd);
     if (op->verb == IDEM_SETTLE && op->outcome &&
         answer->verdict == IDEM_V_BUSY)
-        warn_of(op, "is still executing: its lease has not ended. Settle it "
-                    "when the lease is over, or let the command wait for that "
-                    "with --wait TIME");
+        warn_of(op, "is still executing: its lease has not ended. (A server "
+                    "that was restarted watches each lease once more for its "
+                    "full length.) Settle it when the lease is over, or let "
+                    "the command wait for that with --wait TIME");
     if (lost_result(op, answer))
         warn_of(op, "has its outcome, but the result is larger than max-result "
                     "and was not kept: duplicates learn the outcome, and get "

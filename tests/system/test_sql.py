@@ -95,6 +95,24 @@ def test_mysql_takes_the_script_again_from_either_client(mysql):
         mysql.sql("update idem_version set version = 1")
 
 
+def test_a_program_that_reads_the_binary_log_of_mysql_is_warned_of(mysql, tmp_path):
+    """A replica does the same; only an account with the right PROCESS sees it."""
+    warning = "mysql: 1 program reads the binary log, as replicas do"
+    assert "warning" not in idem("store", "check", mysql.url)
+    mysql.sql("create user reader identified by 'secret'; grant replication slave, replication client on *.* to reader; "
+              "create user plain@'127.0.0.1' identified by 'secret'; grant all on shop.* to plain@'127.0.0.1'")
+    reader = subprocess.Popen([mysql.usr + "/bin/mysqlbinlog", "--no-defaults", "--read-from-remote-server", "--stop-never", "--raw",
+                               "-h127.0.0.1", "-P%d" % mysql.port, "-ureader", "-psecret", "--result-file=%s/" % tmp_path,
+                               mysql.sql("show binary logs").split()[0]], stderr=subprocess.DEVNULL)
+    try:
+        assert wait_until(lambda: warning in idem("store", "check", mysql.url), 30)
+        assert "warning" not in idem("store", "check", mysql.url.replace("idem:", "plain:"))
+    finally:
+        reader.kill()
+        reader.wait()
+        mysql.sql("drop user reader; drop user plain@'127.0.0.1'")
+
+
 def test_a_mysql_that_detects_torn_pages_and_cannot_repair_them_is_refused(mysql):
     mysql.sql("set global innodb_doublewrite = DETECT_ONLY")
     try:

@@ -608,6 +608,32 @@ def test_an_error_of_mariadb_has_one_line(mariadb):
         run_sql(mariadb.url, "drop trigger fail")
 
 
+def test_a_replica_of_mariadb_is_warned_of():
+    warning = "1 program reads the binary log, as replicas do: a failover to a replica can lose the last claims"
+    primary, replica = (servers.MariaDB("server-id=%d" % i, "log-bin", "sync-binlog=1", "binlog-format=ROW",
+                                        "log-bin-trust-function-creators=1") for i in (1, 2))
+    try:
+        # No right that an account of idem does not have otherwise.
+        primary.sql("create user plain@'127.0.0.1' identified by 'secret'; grant all on shop.* to plain@'127.0.0.1'; "
+                    "grant replication slave on *.* to idem@'127.0.0.1'")
+        plain = primary.url.replace("idem:", "plain:")
+        idem("store", "init", plain)
+        assert "warning" not in idem("store", "check", plain)
+        with folder() as where, Server(where, store=plain) as server:
+            assert "warning" not in server.output()
+            replica.sql("change master to master_host='127.0.0.1', master_port=%d, master_user='idem', master_password='secret', "
+                        "master_use_gtid=slave_pos; set global gtid_slave_pos = '%s'; start slave"
+                        % (primary.port, primary.sql("select @@gtid_current_pos")))
+            assert wait_until(lambda: warning in idem("store", "check", plain), 30)
+            # A running server looks again every 10 s.
+            assert wait_until(lambda: warning in server.output(), 60), server.output()
+            with folder() as other, Server(other, store=plain) as second:
+                assert second.output().count(warning) == 1
+    finally:
+        primary.stop()
+        replica.stop()
+
+
 @pytest.mark.parametrize("level", ["info", "warning"])
 def test_a_message_of_a_trigger_is_no_error(failing, level):
     """A warning may mean that the wait for a standby was cancelled, so the commit is confirmed."""

@@ -268,6 +268,48 @@ sweep(struct idem_store *store, int64_t drop_ms, size_t most, size_t *gone)
     return self->conn != NULL;
 }
 
+/* The first number that a query returns in `column`; -1: none. */
+static long
+ask_number(struct mysql_store *self, const char *query, unsigned column)
+{
+    long number = -1;
+    MYSQL_RES *rows;
+    MYSQL_ROW row;
+
+    if (mysql_query(self->conn, query) != 0 ||
+        !(rows = mysql_store_result(self->conn)))
+        return -1;
+    row = mysql_fetch_row(rows);
+    if (row && mysql_num_fields(rows) > column && row[column])
+        number = strtol(row[column], NULL, 10);
+    mysql_free_result(rows);
+    return number;
+}
+
+/* Warn once for each number of replicas: no commit waits until they have it on
+ * their disks. Other programs that read the binary log count, too. MySQL has no
+ * such counter, and shows its threads only to accounts with the right PROCESS.
+ */
+static void
+say_replicas(struct mysql_store *self)
+{
+    long has =
+        ask_number(self, "show global status like 'Slaves_connected'", 1);
+
+    if (has < 0)
+        has = ask_number(self,
+                         "select count(*) from information_schema.processlist "
+                         "where command like 'Binlog Dump%'",
+                         0);
+    if (has > 0 && has != self->said_replicas)
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
+                  "mysql: %ld %s the binary log, as replicas do: a failover "
+                  "to a replica can lose the last claims, and their requests "
+                  "run again (docs/stores.md)",
+                  has, has == 1 ? "program reads" : "programs read");
+    self->said_replicas = has;
+}
+
 /* A server can be reconfigured, or become a replica, while idem is running. */
 static void
 check(struct mysql_store *self, int64_t now_us)
@@ -277,7 +319,9 @@ check(struct mysql_store *self, int64_t now_us)
     if (now_us - self->checked_at_us < CHECK_EVERY_US)
         return;
     self->checked_at_us = now_us;
-    if (idem__mysql_check(self, &err) != IDEM_OK) {
+    if (idem__mysql_check(self, &err) == IDEM_OK) {
+        say_replicas(self);
+    } else {
         idem__log(&self->base.options, IDEM_LOG_ALARM, "%s", err.text);
         idem__mysql_disconnect(self);
     }
@@ -349,6 +393,7 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
                   "mysql: unsafe=%s: a power cut or a failover may lose "
                   "acknowledged records",
                   self->unsafe);
+    say_replicas(self);
     return IDEM_OK;
 }
 

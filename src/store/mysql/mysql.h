@@ -28,6 +28,7 @@ struct mysql_store {
     struct idem_buf query;
     int wary; /* see columns.h */
     int64_t checked_at_us;
+    long said_replicas; /* so many were connected at the last warning */
     uint64_t connects, splits;
 };
 
