@@ -8,6 +8,7 @@ Waits more than it works.
 import json
 import os
 import re
+import signal
 import subprocess
 import urllib.request
 
@@ -491,6 +492,29 @@ def test_sealing(page=runs("docs/sealing.md")):
         assert sh("sqlite3 db '%s'" % p.take("select count(*)"), here) == "0\n"
 
 
+def rotate(rows, here):
+    """Both names work until the old line is removed; a request that one began is finished by the other."""
+    *both, new = rows.split("\n")
+    server = "unix:%s/rotated" % here
+    as_old, as_new = ({"IDEM_SERVER": server, "IDEM_AUTH": ":".join(row.split()[:2])} for row in (both[-1], new))
+    put = lambda text: sh("umask 077; cat > rotated.txt", here, text=text + "\n")  # noqa: E731
+    put("\n".join(both))
+    with Background("idem serve --credentials rotated.txt", here, IDEM_STORE="memory:", IDEM_SOCKET=here + "/rotated") as serve:
+        def reread(text):
+            seen = serve.said().count("event=reread ")
+            put(text)
+            os.kill(serve.process.pid, signal.SIGHUP)
+            assert wait_until(lambda: serve.said().count("event=reread ") > seen)
+
+        fence = sh("idem begin shop order-8 -p fence", here, **as_old).strip()
+        reread(rows)
+        sh("idem finish shop order-8 %s succeeded paid" % fence, here, **as_new)
+        assert sh("idem begin shop order-8 -p result", here, code=10, **as_old).strip() == "paid"
+        reread(new)
+        sh("idem begin shop order-8", here, code=2, **as_old)
+        assert wait_until(lambda: "event=auth-failed" in serve.said())
+
+
 def test_server(page=runs("docs/server.md")):
     with Page(page) as p, folder() as here:
         with Background(p.take("idem serve"), here, IDEM_SOCKET=here + "/plain", IDEM_STORE="memory:"):
@@ -508,6 +532,7 @@ def test_server(page=runs("docs/server.md")):
             wait_until(lambda: sh("idem doubts", here, **env))
             sh("idem settle shop order-7 --as failed --reason 'the bank says no'", here, **env)
             play(p.take("$ idem audit"), here, **env)
+        rotate(p.take("# the old and the new name"), here)
         for line in commands(p.take("idem serve --on-doubt")):
             sh(line + " --check", here)
 
