@@ -40,6 +40,16 @@ def test_each_alert_is_tested_and_explained_in_both_languages():
         assert re.findall(r"^## (\w+)", text(page), re.M) == alerts()
 
 
+def test_the_pages_show_the_expression_of_each_alert():
+    """Once in the table, which has the time and the severity too, and once under the heading."""
+    rules = re.findall(r"- alert: (\w+)\n +expr: (.*)\n(?: +for: (\w+)\n)? +labels: \{severity: (\w+)\}", text("monitoring/idem.rules.yml"))
+    assert [name for name, *_ in rules] == alerts()
+    for page in ("docs/alerts.md", "docs/alerts.zh-CN.md"):
+        rows = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| `(.*)` \| (.*) \| (\w+) \|$", text(page), re.M)
+        assert rows == [(name, expression, time or "–", severity) for name, expression, time, severity in rules]
+        assert re.findall(r"^## (\w+)\n\n\w+[:：] ?`(.*)`$", text(page), re.M) == [rule[:2] for rule in rules]
+
+
 def test_the_rules_and_the_dashboard_name_metrics_that_exist():
     known = set(re.findall(r"^\| `(\w+)`", text("docs/metrics.md"), re.M)) | {"up"}
     dashboard = json.loads(text("monitoring/grafana-dashboard.json"))
