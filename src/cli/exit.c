@@ -126,7 +126,11 @@ cli_print_exit_codes(void)
            "\n"
            "   0  it worked: started, ok, settled, record, issued, redeemed\n"
            "   1  it failed; the message says why\n"
-           "   2  the command line is wrong, or a value in it\n"
+           "   2  the command line is wrong, or a value in it; or the server "
+           "refuses the\n"
+           "      credential: NOAUTH (none was sent), WRONGPASS (wrong or "
+           "removed) or\n"
+           "      NOPERM (not enough rights)\n"
            "\n"
            "  verdicts\n");
     for (int code = 10; code < 20; code++) {
