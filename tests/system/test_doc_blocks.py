@@ -63,11 +63,12 @@ ELSEWHERE = {
         "tutorials/consumer", "tutorials/cron", "tutorials/doubt", "tutorials/http-service", "tutorials/java-method", "tutorials/transaction",
         "howto/test-your-service", "howto/backup-restore-upgrade")},
     "docs/howto/migrate.md": {
-        word: "test_tutorials.py::test_every_block_of_the_page_works" for word in ("redis-server", "./pay_setnx.sh", "cat > pay.sh", "kill $server")},
+        word: "test_tutorials.py::test_every_block_of_the_page_works" for word in ("redis-server", "./pay_setnx.sh", "cat > pay.sh", "kill $server",
+                                                                          "export IDEM_STORE=journal", "sqlite3")},
 }
 
 # Code of the reader's that idem replaces, and what it is replaced by: fragments, for comparison.
-FRAGMENTS = {"docs/howto/migrate.md": ['if (!"OK".equals(redis.set(', "RLock lock", "insert into dedup", "Receipt receipt"]}
+FRAGMENTS = {"docs/howto/migrate.md": ['if (!"OK".equals(redis.set(', "RLock lock", "insert into dedup", "Receipt receipt", "try (PreparedStatement"]}
 
 
 def pages():
