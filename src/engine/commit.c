@@ -363,13 +363,27 @@ nobody_knows(struct idem_swap *swaps, size_t count, struct idem_error *err)
         "the store was connected to again and may have gone back");
 }
 
+/* These swaps are sent again, whatever the store has done with them. */
+static void
+count_as_lost(struct idem__batch *batch, size_t first, size_t count)
+{
+    for (size_t i = first; i < first + count; i++) {
+        const struct idem_swap *swap = &batch->swaps[i];
+
+        if (batch->swapping[i]->losses == 0 &&
+            (swap->outcome == IDEM_SWAP_STORED ||
+             swap->outcome == IDEM_SWAP_LOST || swap->maybe_before))
+            batch->swapping[i]->losses = 1;
+    }
+}
+
 /*
  * Write part of the batch. Returns the highest loss count of the swaps that are
  * to be sent again.
  *
  * One damaged record must not fail the others, so it is searched by halving.
- * Sending a swap again that was already stored is safe, because its rev is
- * there.
+ * The store may have written some of the others already. They count as lost, for
+ * somebody else may write before they are sent again.
  */
 static uint8_t
 swap_range(struct idem_engine *engine, size_t first, size_t count)
@@ -394,8 +408,10 @@ swap_range(struct idem_engine *engine, size_t first, size_t count)
         atomic_fetch_add_explicit(&engine->store_errors, 1,
                                   memory_order_relaxed);
     if (is_damage(status) && count > 1) {
-        uint8_t left = swap_range(engine, first, count / 2);
+        uint8_t left;
 
+        count_as_lost(batch, first, count);
+        left = swap_range(engine, first, count / 2);
         losses = swap_range(engine, first + count / 2, count - count / 2);
         return left > losses ? left : losses;
     }

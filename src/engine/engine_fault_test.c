@@ -654,6 +654,71 @@ a_record_that_cannot_be_written_takes_no_other_along(void **state)
     }
 }
 
+/* An operation on "a" and one that cannot be written, in one batch. Redis and
+ * etcd write each record by itself, so the first one may be stored. Before it
+ * is sent again, another client writes or the store fails. */
+static struct reply
+write_beside_damage(struct rig *rig, const struct idem_op *op,
+                    enum beside beside, struct meddler *meddler)
+{
+    struct idem_op bad = op_begin("damaged");
+    uint8_t key[IDEM_KEY_LEN];
+    struct reply reply, damaged;
+
+    idem__key(IDEM_TYPE_REQUEST, bad.scope, bad.id, key);
+    meddler->at_swap = 2;
+    rig->store->unwritable = key;
+    rig->store->beside = beside;
+    rig->store->before_swap = meddle;
+    rig->store->before_swap_arg = meddler;
+    put(rig->engine, op, &reply);
+    put(rig->engine, &bad, &damaged);
+    turn(rig->engine);
+    rig->store->before_swap = NULL;
+    rig->store->unwritable = NULL;
+    faulty_plan(rig->store, FAULT_NONE, 0, 0);
+    return reply;
+}
+
+static void
+a_forget_that_was_stored_beside_damage_spares_what_was_started_since(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct idem_op op = op_begin("a"), forget = op_begin("a");
+    struct meddler meddler = {.op = op_begin("a")};
+    struct reply reply;
+
+    assert_verdict(ask(rig->engine, &op), IDEM_V_STARTED);
+    forget.verb = IDEM_FORGET;
+    meddler.engine = rig_engine(rig, FAULTY_REMOTE, NULL, NULL);
+    reply = write_beside_damage(rig, &forget, BESIDE_STORED, &meddler);
+    assert_verdict(meddler.reply, IDEM_V_STARTED);
+    assert_status(reply, IDEM_ERR_LOST);
+    assert_verdict(ask(rig->engine, &op), IDEM_V_BUSY);
+    idem_close(meddler.engine);
+}
+
+static void
+a_claim_that_was_stored_beside_damage_is_never_not_stored(void **state)
+{
+    static const enum beside beside[] = {BESIDE_STORED, BESIDE_LOST};
+    struct rig rig;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct idem_op op = op_begin("a"), get = op_get("a");
+        struct meddler meddler = {.fault_after = FAULT_UNAVAILABLE};
+
+        rig_open(&rig, FAULTY_REMOTE, NULL);
+        assert_status(write_beside_damage(&rig, &op, beside[i], &meddler),
+                      IDEM_ERR_LOST);
+        test_clocks_pass(&rig.clocks, 2000);
+        assert_int_equal(ask(rig.engine, &get).state, IDEM_STATE_EXECUTING);
+        rig_close(&rig);
+    }
+}
+
 /* The store's contract says that such a swap counts as stored. */
 static void
 a_write_that_is_there_counts_although_its_repetition_is_refused(void **state)
@@ -774,6 +839,11 @@ main(void)
         rig_test(a_load_whose_reply_is_lost_changed_nothing, FAULTY_REMOTE),
         rig_test(a_record_of_a_newer_version_takes_no_other_along,
                  FAULTY_REMOTE),
+        rig_test(
+            a_forget_that_was_stored_beside_damage_spares_what_was_started_since,
+            FAULTY_REMOTE),
+        cmocka_unit_test(
+            a_claim_that_was_stored_beside_damage_is_never_not_stored),
         rig_test(a_record_that_cannot_be_written_takes_no_other_along,
                  FAULTY_REMOTE),
         rig_test(

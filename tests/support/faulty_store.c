@@ -210,6 +210,20 @@ refuse_again(struct faulty_store *self, struct idem_swap *swap,
     }
 }
 
+/* One of the swaps of a batch that has an unwritable one. */
+static void
+swap_beside(struct faulty_store *self, struct idem_swap *swap,
+            struct idem_arena *arena)
+{
+    swap->outcome = IDEM_SWAP_NOT_STORED;
+    if (self->beside == BESIDE_NOT_STORED ||
+        memcmp(swap->key, self->unwritable, IDEM_KEY_LEN) == 0)
+        return;
+    (void)self->inner->type->swap(self->inner, swap, 1, arena, NULL);
+    if (self->beside == BESIDE_LOST)
+        swap->outcome = IDEM_SWAP_LOST;
+}
+
 static enum idem_status
 swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
            struct idem_arena *arena, struct idem_error *err)
@@ -225,7 +239,7 @@ swap_batch(struct idem_store *store, struct idem_swap *swaps, size_t count,
         self->before_swap(self->before_swap_arg, self);
     if (self->unwritable && has_key(swaps, count, self->unwritable)) {
         for (size_t i = 0; i < count; i++)
-            swaps[i].outcome = IDEM_SWAP_NOT_STORED;
+            swap_beside(self, &swaps[i], arena);
         return idem__fail(err, IDEM_ERR_CORRUPT, "planned: damaged");
     }
     enter(self);

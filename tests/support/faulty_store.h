@@ -32,6 +32,13 @@ enum lie {
     LIE_CHANGES_RESULTS, /* loads a record with another result */
 };
 
+/* The other swaps of a batch that has an unwritable one. */
+enum beside {
+    BESIDE_NOT_STORED,
+    BESIDE_STORED,
+    BESIDE_LOST, /* stored, but the store says that it does not know */
+};
+
 /* Clocks that stand still until they are moved. */
 struct test_clocks {
     struct idem_clocks clocks;
@@ -57,12 +64,14 @@ struct faulty_store {
 
     int chaos; /* see faulty_chaos() */
     struct dice dice;
-    enum lie lie;              /* one call in a hundred */
-    const uint8_t *damaged;    /* loading this key is IDEM_ERR_CORRUPT */
-    const uint8_t *held_key;   /* so many swaps that would free this key ... */
-    atomic_int held;           /* ... find its row locked */
-    const uint8_t *unwritable; /* a batch with this key is IDEM_ERR_CORRUPT */
-    bool refuses_again;        /* a swap that was stored before is refused */
+    enum lie lie;            /* one call in a hundred */
+    const uint8_t *damaged;  /* loading this key is IDEM_ERR_CORRUPT */
+    const uint8_t *held_key; /* so many swaps that would free this key ... */
+    atomic_int held;         /* ... find its row locked */
+    const uint8_t
+        *unwritable;    /* a batch with this key is IDEM_ERR_CORRUPT ... */
+    enum beside beside; /* ... and this becomes of its other swaps */
+    bool refuses_again; /* a swap that was stored before is refused */
     _Atomic enum idem_status scan_fails; /* IDEM_OK: it does not */
     _Atomic enum idem_status load_fails; /* IDEM_OK: it does not */
 

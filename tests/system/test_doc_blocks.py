@@ -651,10 +651,57 @@ def play_cluster(p, here):
             node.stop()
 
 
+def play_sentinel(p, here):
+    """One folder and one loopback port for each Redis and each Sentinel; what they rewrite in their files is kept."""
+    def conf(node, text):
+        with open(os.path.join(node.folder, "node.conf"), "w") as f:
+            f.write(text + "\nport %d\nbind %s\ndir %s\n" % (node.port, node.host, node.folder))
+        return os.path.join(node.folder, "node.conf")
+
+    class Node(servers.Redis):
+        def start(self):
+            if not os.path.exists(os.path.join(self.folder, "node.conf")):
+                text = every + ("\n" + replace(follow, ("10.0.0.1 6379", "127.0.0.1 %d" % nodes[0].port)) if nodes else "")
+                conf(self, text + "\nrepl-diskless-sync-delay 0")
+            self.spawn(self.program, os.path.join(self.folder, "node.conf"))
+            return self.wait_until(lambda: "NOAUTH" in self.ask("ping", check=False))
+
+    class Sentinel(servers.Sentinel):
+        def start(self):
+            self.spawn(self.program, conf(self, replace(watch, ("10.0.0.1 6379", "127.0.0.1 %d" % nodes[0].port))), "--sentinel")
+            return self.wait_until(lambda: self.ask("ping") == "PONG")
+
+    every, follow, watch = (p.take(word) for word in ("# redis.conf of all three", "# redis.conf of 10.0.0.2", "# sentinel.conf of all"))
+    export, check = p.take("export IDEM_STORE='redis+sentinel").split("\n")
+    nodes, sentinels = [], []
+    try:
+        for _ in range(3):
+            nodes.append(Node())
+        for _ in range(3):
+            sentinels.append(Sentinel(nodes[0]))
+        assert wait_until(lambda: all(s.sees(replicas=2, others=2) for s in sentinels), 120, 0.5)
+        export = replace(export, ("10.0.0.1,10.0.0.2,10.0.0.3", ",".join("127.0.0.1:%d" % s.port for s in sentinels)))
+        said = []
+        assert wait_until(lambda: said.append(sh(export + "\n" + check + " 2>&1", here, code=None)) or "is ready to use" in said[-1], 60, 0.5), said[-1]
+        assert "warning" not in said[-1] and "redis: 2 replica(s) must confirm every write\n" in said[-1], said[-1]
+        begin = export + '\nidem begin recipe %s --store "$IDEM_STORE" >/dev/null 2>&1; echo $?'
+        assert sh(begin % "before", here) == "0\n"
+        nodes[0].kill()
+        assert wait_until(lambda: {s.primary() for s in sentinels} < {n.port for n in nodes[1:]}, 60, 0.5)
+        assert sh(begin % "meanwhile", here) != "0\n"  # one replica is left, and two must confirm
+        nodes[0].start()
+        assert wait_until(lambda: sh(begin % "after", here) == "0\n", 120, 0.5)
+        assert sh(begin % "before", here) != "0\n"  # the claim is still there
+    finally:
+        for node in sentinels + nodes:
+            node.stop()
+
+
 def test_stores(page=runs("docs/stores.md")):
     with Page(page) as p, folder() as here:
         play_postgres(p, here)
         play_cluster(p, here)
+        play_sentinel(p, here)
         for line in commands(p.take("idem store init URL")):
             sh(line.replace("URL", "sqlite:%s/db" % here), here)
 

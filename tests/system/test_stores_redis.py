@@ -212,14 +212,34 @@ def test_the_first_rewrite_of_a_file_that_is_whole_stops_nobody():
     server = Redis(enable_debug_command="yes")
     try:
         with folder() as where, Server(where, store=patient(server.url)) as idem, idem.client() as client:
-            assert client("BEGIN", "shop", "before")[0] == "started"
             server.ask("debug", "populate", "10000")
             server.set("rdb-key-save-delay", "500")
+            server.ask("client", "kill", "type", "normal")
+            assert client("BEGIN", "shop", "before")[0] == "started"
             server.ask("bgrewriteaof")
             server.ask("client", "kill", "type", "normal")
             assert client("BEGIN", "shop", "during")[0] == "started"
             there = server.ask("info", "persistence")
             assert "aof_rewrite_in_progress:1" in there and "aof_base_size:0" in there, there
+    finally:
+        server.stop()
+
+
+def test_a_file_that_was_switched_off_and_on_between_two_looks_is_not_taken_for_whole():
+    """What is written meanwhile is in a file that a restart does not read."""
+    server = Redis(enable_debug_command="yes")
+    try:
+        with folder() as where, Server(where, store=patient(server.url, 2000)) as idem, idem.client() as client:
+            server.ask("debug", "populate", "10000")
+            server.set("rdb-key-save-delay", "500")
+            server.ask("client", "kill", "type", "normal")
+            assert client("BEGIN", "shop", "before")[0] == "started"
+            server.set("appendonly", "no")
+            server.set("appendonly", "yes")
+            server.ask("client", "kill", "type", "normal")
+            answer = client("BEGIN", "shop", "during")
+            assert "the append-only file is written for the first time" in str(answer), answer
+            assert wait_until(lambda: str(client("BEGIN", "shop", "after")).startswith("['started'"), 30)
     finally:
         server.stop()
 

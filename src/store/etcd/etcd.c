@@ -389,7 +389,8 @@ static enum idem_status swap_chunk(struct etcd_store *self,
                                    struct idem_error *err);
 
 /* The answer was too large, whatever was done. Send the request again in
- * halves; what the first request stored is recognised by its rev. */
+ * halves. What the first request stored is recognised by its rev, unless
+ * somebody else has written since. */
 static enum idem_status
 swap_halves(struct etcd_store *self, struct idem_swap *swaps, size_t count,
             struct idem_arena *arena, struct idem_error *err)
@@ -400,6 +401,11 @@ swap_halves(struct etcd_store *self, struct idem_swap *swaps, size_t count,
     status = swap_chunk(self, swaps, count / 2, arena, err);
     other = swap_chunk(self, swaps + count / 2, count - count / 2, arena,
                        status == IDEM_OK ? err : &second);
+    for (size_t i = 0; i < count; i++) {
+        if (swaps[i].outcome == IDEM_SWAP_NOT_STORED)
+            swaps[i].outcome = IDEM_SWAP_LOST;
+        swaps[i].maybe_before = true;
+    }
     return status == IDEM_OK ? other : status;
 }
 

@@ -216,7 +216,7 @@ decide(struct idem_swap *swaps, const struct look *looks, size_t count)
             swap->outcome = IDEM_SWAP_REFUSED;
             swap->maybe_before = looks[i].doubt;
         } else if (swap->expected != 0 && !looks[i].held) {
-            swap->outcome = IDEM_SWAP_LOCKED;
+            swap->outcome = looks[i].doubt ? IDEM_SWAP_LOST : IDEM_SWAP_LOCKED;
         } else {
             swap->outcome = IDEM_SWAP_NOT_STORED; /* still to be written */
         }
@@ -414,7 +414,8 @@ forget_found(struct idem_swap *swaps, size_t count)
         if (swaps[i].outcome == IDEM_SWAP_STORED)
             swaps[i].outcome = IDEM_SWAP_LOST;
         else if (swaps[i].outcome == IDEM_SWAP_REFUSED)
-            swaps[i].outcome = IDEM_SWAP_NOT_STORED;
+            swaps[i].outcome =
+                swaps[i].maybe_before ? IDEM_SWAP_LOST : IDEM_SWAP_NOT_STORED;
     }
 }
 

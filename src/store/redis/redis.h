@@ -63,13 +63,16 @@ struct redis_facts {
     char policy[24], fsync[12], run_id[9];
     int64_t ahead_us; /* the server's clock minus the monotonic clock here */
     int64_t used_memory, max_memory; /* bytes; max 0: no limit */
+    int64_t config_sets; /* how often CONFIG SET was called; -1: not known */
 };
 
-/* Parse the text of INFO, or of only its section "memory". */
+/* Parse the text of INFO, or of only its section "memory" or "commandstats". */
 void idem__redis_facts_read(const char *info, size_t len,
                             struct redis_facts *facts);
 void idem__redis_facts_read_memory(const char *info, size_t len,
                                    struct redis_facts *facts);
+void idem__redis_facts_read_calls(const char *info, size_t len,
+                                  struct redis_facts *facts);
 
 /* True if so much memory is used that new records are refused. The rest of
  * maxmemory is for the results of executing requests. */
@@ -96,7 +99,8 @@ struct redis_link {
     redisContext *context;     /* NULL: not connected */
     struct idem__tls_end *tls; /* NULL: not encrypted */
     struct redis_facts facts;
-    char filed[9]; /* run_id of the server when its file had a beginning */
+    char filed[9]; /* run_id of the server when its file had a beginning ... */
+    int64_t filed_sets; /* ... and its config_sets then */
     int64_t checked_us, try_after_us;
     unsigned failures;     /* in a row */
     bool sentinel;         /* only asked for the primary, holds no records */

@@ -67,6 +67,21 @@ idem__redis_facts_read_memory(const char *info, size_t len,
     facts->max_memory = number(field(info, len, "maxmemory"));
 }
 
+void
+idem__redis_facts_read_calls(const char *info, size_t len,
+                             struct redis_facts *facts)
+{
+    static const char calls[] = "calls=";
+    struct idem_bytes value = field(info, len, "cmdstat_config|set");
+
+    facts->config_sets = 0;
+    if (value.len > strlen(calls) &&
+        memcmp(value.data, calls, strlen(calls)) == 0)
+        facts->config_sets =
+            number((struct idem_bytes){(const char *)value.data + strlen(calls),
+                                       value.len - strlen(calls)});
+}
+
 bool
 idem__redis_facts_full(const struct redis_facts *facts)
 {

@@ -73,6 +73,23 @@ full_is_nine_tenths_of_maxmemory(void **state)
 }
 
 static void
+calls_of_config_set_are_counted(void **state)
+{
+    static const char some[] = "# Commandstats\r\n"
+                               "cmdstat_config|get:calls=7,usec=1\r\n"
+                               "cmdstat_config|set:calls=12,usec=3\r\n";
+    struct redis_facts facts = {.config_sets = -1};
+
+    (void)state;
+    idem__redis_facts_read_calls(some, sizeof(some) - 1, &facts);
+    assert_int_equal(facts.config_sets, 12);
+    idem__redis_facts_read_calls("x:1", 3, &facts);
+    assert_int_equal(facts.config_sets, 0);
+    idem__redis_facts_read_calls("cmdstat_config|set:12", 21, &facts);
+    assert_int_equal(facts.config_sets, 0);
+}
+
+static void
 cut_info_is_no_reason_to_crash(void **state)
 {
     (void)state;
@@ -141,6 +158,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(info_is_read),
         cmocka_unit_test(full_is_nine_tenths_of_maxmemory),
+        cmocka_unit_test(calls_of_config_set_are_counted),
         cmocka_unit_test(cut_info_is_no_reason_to_crash),
         cmocka_unit_test(each_flaw_is_named),
         cmocka_unit_test(nobody_is_told_to_set_what_the_url_refuses),

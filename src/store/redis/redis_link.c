@@ -28,6 +28,7 @@ enum handshake {
     ASK_AUTH,
     ASK_SELECT,
     ASK_INFO,
+    ASK_CALLS,
     ASK_FSYNC,
     ASK_SCRIPT,
     ASK_TIME
@@ -366,10 +367,12 @@ on_greeting(void *arg, struct redis_link *link, uint32_t tag,
         return;
     }
     if (reply->type == REDIS_REPLY_ERROR && tag != ASK_FSYNC &&
-        !greeting->error[0])
+        tag != ASK_CALLS && !greeting->error[0])
         snprintf(greeting->error, sizeof(greeting->error), "%s", reply->str);
     if (tag == ASK_INFO && reply->type == REDIS_REPLY_STRING)
         idem__redis_facts_read(reply->str, reply->len, &link->facts);
+    else if (tag == ASK_CALLS && reply->type == REDIS_REPLY_STRING)
+        idem__redis_facts_read_calls(reply->str, reply->len, &link->facts);
     else if (tag == ASK_FSYNC)
         note_fsync(&link->facts, reply);
     else if (tag == ASK_TIME)
@@ -442,15 +445,18 @@ idem__redis_link_warn(struct redis_link *link)
 }
 
 /* A Redis that was started with an empty append-only file counts no beginning
- * of it until the first rewrite is over, but the file has everything. */
+ * of it until the first rewrite is over, but the file has everything. If CONFIG
+ * SET was called since, the file may have been off meanwhile. */
 static void
 remember_file(struct redis_link *link)
 {
     struct redis_facts *facts = &link->facts;
 
     if (facts->aof_unwritten && facts->run_id[0] &&
-        strcmp(link->filed, facts->run_id) == 0)
+        strcmp(link->filed, facts->run_id) == 0 && facts->config_sets >= 0 &&
+        facts->config_sets == link->filed_sets)
         facts->aof_unwritten = false;
+    link->filed_sets = facts->config_sets;
     snprintf(link->filed, sizeof(link->filed), "%s",
              facts->aof && !facts->aof_unwritten ? facts->run_id : "");
 }
@@ -463,9 +469,11 @@ greet(struct redis_link *link, bool first, int64_t deadline_us)
     struct idem_error flaw = {0};
 
     memset(&link->facts, 0, sizeof(link->facts));
+    link->facts.config_sets = -1;
     link->judged = link->unfit = false;
     if ((first && !add_handshake(link)) ||
         !idem__redis_link_add_text(link, ASK_INFO, "INFO") ||
+        !idem__redis_link_add_text(link, ASK_CALLS, "INFO commandstats") ||
         !idem__redis_link_add_text(link, ASK_FSYNC,
                                    "CONFIG GET appendfsync "
                                    "no-appendfsync-on-rewrite "
