@@ -58,7 +58,7 @@ find_type(const char *url, const struct idem_store_type **type,
     char shown[120];
 
     if (!entry) {
-        idem__url_redact(url ? url : "", shown, sizeof(shown));
+        idem__url_redact_user(url ? url : "", shown, sizeof(shown));
         guess.len =
             guess.word[strcspn(guess.word, ":")] ? strcspn(guess.word, ":") : 0;
         for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++)

@@ -134,7 +134,7 @@ a_password_never_appears_in_an_error(void **state)
                                       &store, &err),
                      IDEM_ERR_INVALID);
     assert_null(strstr(err.text, "tiger"));
-    assert_non_null(strstr(err.text, "scott:***@host"));
+    assert_non_null(strstr(err.text, "oracle://***@host"));
 }
 
 static void
