@@ -91,6 +91,18 @@ idem__store_known(const char *url, struct idem_error *err)
 }
 
 enum idem_status
+idem__store_parse(const char *url, struct idem_error *err)
+{
+    const struct idem_store_type *type;
+    enum idem_status status = find_type(url, &type, err);
+
+    if (status != IDEM_OK)
+        return status;
+    return type->share > 0 ? idem__split_parse(type, url, err)
+                           : idem__store_parse_as(type, url, err);
+}
+
+enum idem_status
 idem__store_open(const char *url, const struct idem_store_options *options,
                  struct idem_store **store, struct idem_error *err)
 {
