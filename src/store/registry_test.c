@@ -89,11 +89,6 @@ an_address_that_a_store_cannot_use_is_refused(void **state)
     refused("redis://h?colour=red", IDEM_ERR_INVALID, "only replicas");
     refused("redis://h/one", IDEM_ERR_INVALID, "not a database number");
     refused("redis://h/1x", IDEM_ERR_INVALID, "not a database number");
-    refused("redis+cluster://h?tls=1", IDEM_ERR_INVALID,
-            "for TLS write rediss+cluster://");
-    refused("redis://h?replicas=1&tls=1", IDEM_ERR_INVALID,
-            "for TLS write rediss://");
-    refused("rediss://h?tls=1", IDEM_ERR_INVALID, "without the option tls");
     refused("redis+cluster://h/1", IDEM_ERR_INVALID, "no numbered databases");
     refused("redis://h?prefix=a%20b", IDEM_ERR_INVALID, "a prefix is up to");
     refused("redis://h?prefix=" LONG, IDEM_ERR_INVALID, "a prefix is up to");
@@ -125,6 +120,22 @@ an_address_that_a_store_cannot_use_is_refused(void **state)
 #ifdef IDEM_WITH_POSTGRES
     refused("postgres://h?connections=9", IDEM_ERR_INVALID, "from 1 to 8");
     refused("postgres://h?share=0", IDEM_ERR_INVALID, "from 1 to 1000000");
+#endif
+}
+
+static void
+only_a_refused_option_tls_is_answered_with_rediss(void **state)
+{
+    (void)state;
+#ifdef IDEM_WITH_REDIS
+    refused("redis+cluster://h?tls=1", IDEM_ERR_INVALID,
+            "for TLS write rediss+cluster://");
+    refused("redis://h?replicas=1&tls=1", IDEM_ERR_INVALID,
+            "for TLS write rediss://");
+    refused("redis://h?foo=1&tls=1", IDEM_ERR_INVALID, "no option \"foo\"");
+    refused("redis://h:0?tls=1", IDEM_ERR_INVALID, "1 to 65535");
+    refused("redis://h?ca=&tls=1", IDEM_ERR_INVALID, "\"ca\" needs a value");
+    refused("rediss://h?tls=1", IDEM_ERR_INVALID, "without the option tls");
 #endif
 }
 
@@ -229,6 +240,7 @@ main(void)
         cmocka_unit_test(
             a_url_that_names_no_store_is_refused_with_those_that_exist),
         cmocka_unit_test(an_address_that_a_store_cannot_use_is_refused),
+        cmocka_unit_test(only_a_refused_option_tls_is_answered_with_rediss),
         cmocka_unit_test(a_url_is_read_without_a_look_at_the_store),
         cmocka_unit_test(a_password_never_appears_in_an_error),
         cmocka_unit_test(redacting_hides_the_password_and_nothing_else),

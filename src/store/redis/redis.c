@@ -262,9 +262,9 @@ read_names(struct redis_settings *settings, struct idem_error *err)
 
 /* mysql:// and etcd:// have this option. */
 static bool
-asks_for_tls(const char *url)
+is_about_tls(const struct idem_error *err)
 {
-    return strstr(url, "?tls=") || strstr(url, "&tls=");
+    return strstr(err->text, "\": there is no option \"tls\"");
 }
 
 static enum idem_status
@@ -291,7 +291,7 @@ read_settings(const char *url, struct redis_settings *settings,
                         known, &settings->url, err);
     if (status == IDEM_OK)
         status = idem__url_numbers(&settings->url, numbers, err);
-    else if (status == IDEM_ERR_INVALID && asks_for_tls(url))
+    else if (status == IDEM_ERR_INVALID && err && is_about_tls(err))
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "redis: for TLS write rediss%.*s://, without the "
                             "option tls",
