@@ -313,6 +313,21 @@ cli_store_exists(const char *url, bool *empty, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* A volume that is not mounted is an empty folder, too. */
+static void
+say_empty(const char *url)
+{
+    char path[CLI_URL_MAX];
+    bool journal;
+
+    if (local_path(url, &journal, path))
+        fprintf(stderr,
+                "idem: note: the folder %s was empty, and a new journal was "
+                "created in it; is this the right folder, and is its volume "
+                "mounted?\n",
+                path);
+}
+
 enum idem_status
 cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                 struct idem_error *err)
@@ -336,6 +351,8 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
         status = cli_store_open(where, store, &options, engine, err);
         if (status == IDEM_ERR_UNAVAILABLE)
             cli_advise_to_ask(err);
+        if (status == IDEM_OK && empty)
+            say_empty(store);
         return status;
     }
     status = cli_server_url(where, url, sizeof(url), err);

@@ -107,6 +107,7 @@ def test_a_doubt_is_listed_and_settled(idem):
 
 def test_an_empty_list_names_what_was_asked(idem):
     """It may be the wrong server, and "nothing" would then be believed."""
+    idem("scan")  # makes the journal, and says so
     for args, code, what in ((("doubts",), 0, "doubts"), (("doubts", "--scope", "s"), 0, "such doubts"), (("doubts", "--json"), 0, "doubts"),
                              (("scan",), 0, "such records"), (("find", "i"), 16, "record with this id in any scope")):
         assert idem(*args) == (code, "") and idem.said == "idem: no %s at %s\n" % (what, idem.url), args
@@ -139,6 +140,18 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
             assert code == 2 and out == "" and "there is no journal in the folder %s: correct the name" % wrong in bare.said, (args, bare.said)
     assert os.listdir(wrong) == ["notes"]
     assert bare("begin", "s", "i", "--store", "journal:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "journal:" + wrong)[0] == 0
+
+
+def test_looking_into_an_empty_folder_says_that_it_was_empty(bare):
+    """It may be a volume that is not mounted, and then nobody knows whether something is in doubt."""
+    for n, args in enumerate((("doubts",), ("doubts", "--json"), ("scan",), ("find", "i"), ("get", "s", "i"), WITH_A_FENCE[0])):
+        where = "%s/empty-%d" % (bare.where, n)
+        os.mkdir(where)
+        note = "idem: note: the folder %s was empty, and a new journal was created in it; is this the right folder" % where
+        code, out = bare(*args, "--store", "journal:" + where)
+        assert code != 2 and note in bare.said, (args, bare.said)
+        again = bare(*args, "--store", "journal:" + where)
+        assert again == (code, out) and "was empty" not in bare.said, (args, bare.said)
 
 
 def test_looking_into_a_file_that_is_missing_does_not_create_it(bare):
