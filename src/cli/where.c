@@ -381,6 +381,31 @@ cli_say_none(const struct cli_where *where, const char *what)
             strncmp(shown, "idem+unix:", 10) == 0 ? shown + 5 : shown);
 }
 
+void
+cli_print_where(FILE *out, const struct cli_where *where)
+{
+    const struct {
+        const char *name, *value;
+    } given[] = {{"store", where->store},
+                 {"server", where->server},
+                 {"credentials", where->credentials},
+                 {"seal-key", where->seal_key}};
+    char shown[CLI_URL_MAX];
+
+    for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++) {
+        const char *value = given[i].value;
+
+        if (!value)
+            continue;
+        if (value == where->server && has_port(value))
+            idem__url_redact_user(value, shown, sizeof(shown));
+        else
+            idem__url_redact(value, shown, sizeof(shown));
+        fprintf(out, " --%s ", given[i].name);
+        cli_print_quoted(out, shown);
+    }
+}
+
 /* An engine that has just started does not treat a lease as ended before it has
  * watched it for its full length. For a listing, the store's clock is good
  * enough. */

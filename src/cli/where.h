@@ -96,6 +96,10 @@ enum idem_status cli_line_open(const struct cli_where *where,
  * asked, because it may be the wrong one: "no doubts at unix:PATH". */
 void cli_say_none(const struct cli_where *where, const char *what);
 
+/* Print the options that name the server or the store, as they were given but
+ * without a secret, for a command line that a person can copy. */
+void cli_print_where(FILE *out, const struct cli_where *where);
+
 /* How long the record is in doubt by the store's clock; -1 if it is not. */
 int64_t cli_doubt_ms(const struct idem_record *record, int64_t now_ms);
 
