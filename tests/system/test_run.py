@@ -544,6 +544,26 @@ def test_the_advice_for_a_claim_that_stays_shows_no_secret():
                 proxy.close()
 
 
+@pytest.mark.parametrize("args", [("forget", "s", "i"), ("settle", "s", "i", "--as", "failed", "--absent", "--result", "x")])
+def test_what_an_operator_changes_is_not_sent_if_nobody_answers_a_look_at_it(server, args):
+    """It would wait for its own time limit, too."""
+    def serve(client):
+        with client, socket.create_connection(("127.0.0.1", server.port)) as to:
+            while data := client.recv(65536):
+                asked.append(data.split(b"\r\n")[2].lower())
+                if asked[-1] != b"get":
+                    to.sendall(data)
+                    client.sendall(to.recv(65536))
+
+    asked, listener = [], socket.create_server(("127.0.0.1", 0))
+    serve_each(listener, serve)
+    try:
+        said = Cli(server.where)(*args, "--server", "idem://127.0.0.1:%d?timeout_ms=500" % listener.getsockname()[1])
+    finally:
+        listener.close()
+    assert said.returncode == 20 and b"get" in asked and args[0].encode() not in asked, (said, asked)
+
+
 def test_nothing_is_asked_between_a_claim_and_its_command(server):
     """Nobody keeps the claim alive yet: an answer that takes its time would cost it."""
     proxy = LossyProxy(server.port, None)
