@@ -42,7 +42,7 @@ func Report(ctx context.Context, err error) {
 	}
 }
 
-// Wrap guards a handler. It panics if the options or methods are wrong.
+// Wrap guards a handler. It panics if the Client is missing, or the options or methods are wrong.
 func (g Guard) Wrap(next http.Handler) http.Handler {
 	if g.Methods == nil {
 		g.Methods = []string{http.MethodPost, http.MethodPatch}
@@ -54,6 +54,9 @@ func (g Guard) Wrap(next http.Handler) http.Handler {
 		if upper := strings.ToUpper(method); method != upper {
 			panic("idem: methods are written in capitals: " + upper + ", not " + method)
 		}
+	}
+	if g.Client == nil {
+		panic("idem: Guard.Client is nil: set it to the client that idem.Open returns")
 	}
 	if _, err := g.Client.options.with(g.Options).check(); err != nil {
 		panic(err)

@@ -235,6 +235,7 @@ func TestMistakesThatWouldRemoveTheProtectionAreRefused(t *testing.T) {
 		refused(err, text)
 		refused(panicOf(func() { Guard{Client: client, Options: []Option{wrong}}.Wrap(nil) }), text)
 	}
+	refused(panicOf(func() { Guard{}.Wrap(nil) }), "Guard.Client is nil")
 	refused(panicOf(func() { Guard{Client: client, Methods: []string{"post"}}.Wrap(nil) }), "in capitals: POST, not post")
 	_, err = client.Issue(ctx, "ann", 0)
 	refused(err, "the ttl of a token is a time of 1ms or more, not 0s")

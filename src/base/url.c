@@ -7,6 +7,7 @@
 #include "guess.h"
 #include "hex.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -109,6 +110,8 @@ parse_options(char *text, const char *const *known, struct idem__url *url,
         char *next = cut(text, '&');
         char *value = cut(text, '=');
 
+        if (!value && strchr(text, '@')) /* do not show a part of a secret */
+            return "write a ? in a user or a password as %3F";
         if (!value || !*value || !decode(value)) {
             snprintf(said, SAID_LEN, "option \"%.40s\" needs a value", text);
             return said;
@@ -172,7 +175,10 @@ idem__url_parse(const char *text, int default_port, const char *const *known,
     if (!flaw)
         return IDEM_OK;
     idem__url_clear(url);
-    idem__url_redact(text, shown, sizeof(shown));
+    if (strstr(text, "://"))
+        idem__url_redact(text, shown, sizeof(shown));
+    else
+        idem__url_redact_user(text, shown, sizeof(shown));
     /* Cut the URL rather than what is said about it. */
     return idem__fail(err, IDEM_ERR_INVALID, "\"%.*s\": %s",
                       (int)(SAID_LEN - strnlen(flaw, SAID_LEN)), shown, flaw);
@@ -287,6 +293,41 @@ idem__url_escape(const char *url)
     return copy;
 }
 
+/* Does a URL, whose scheme ends at `end`, often have a secret alone before its
+ * host? Other schemes have the name of a user there. */
+static bool
+user_may_be_secret(const char *url, const char *end)
+{
+    static const char *const schemes[] = {
+        "idem",         "idems",          "nats",
+        "redis",        "redis+cluster",  "redis+sentinel",
+        "rediss",       "rediss+cluster", "rediss+sentinel",
+        "redis-stream", "rediss-stream"};
+    const char *scheme = end;
+
+    while (scheme > url &&
+           (isalnum((unsigned char)scheme[-1]) || strchr("+-", scheme[-1])))
+        scheme--;
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++)
+        if (strlen(schemes[i]) == (size_t)(end - scheme) &&
+            memcmp(schemes[i], scheme, strlen(schemes[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The user before `at` if there is no password; `colon` is NULL, or before an
+ * empty password. */
+static struct idem_bytes
+lone_user(const char *url, const char *host, const char *colon, const char *at)
+{
+    size_t len = (size_t)((colon ? colon : at) - host - 3);
+
+    /* An "@" in the value of an option does not end a user. */
+    if (memchr(host + 3, '=', len) || !user_may_be_secret(url, host))
+        len = 0;
+    return (struct idem_bytes){host + 3, len};
+}
+
 struct idem_bytes
 idem__url_secret(const char *url, const char *from)
 {
@@ -295,6 +336,7 @@ idem__url_secret(const char *url, const char *from)
     const char *option = host ? strstr(from, name) : NULL;
     const char *at = host ? memrchr(host, '@', strcspn(host, "?")) : NULL;
     const char *colon;
+    struct idem_bytes user;
 
     if (host && !at) /* a password with a raw question mark */
         at = memrchr(host, '@',
@@ -302,6 +344,11 @@ idem__url_secret(const char *url, const char *from)
     colon = at ? memchr(host + 3, ':', (size_t)(at - host - 3)) : NULL;
     if (colon && colon + 1 >= from && at > colon + 1)
         return (struct idem_bytes){colon + 1, (size_t)(at - colon - 1)};
+    if (at && host + 3 >= from && (!colon || colon + 1 == at)) {
+        user = lone_user(url, host, colon, at);
+        if (user.len > 0)
+            return user;
+    }
     if (!option)
         return (struct idem_bytes){NULL, 0};
     option += sizeof(name) - 1;

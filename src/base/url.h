@@ -4,7 +4,7 @@
  *   scheme://[user[:password]@]host[:port][,host[:port]...][/path][?name=value]
  *
  * User, password, path and values are percent-decoded. A host may be an IPv6
- * address in brackets. Errors never show the password.
+ * address in brackets. Errors never show a secret.
  */
 #ifndef IDEM__URL_H
 #define IDEM__URL_H
@@ -73,15 +73,16 @@ bool idem__url_take_number(char *url, const char *name, int64_t min,
  * out of memory. */
 char *idem__url_escape(const char *url);
 
-/* The next secret in a URL at or after `from`: its password, or the value of a
- * password option. data is NULL if there is none. */
+/* The next secret in a URL at or after `from`: its password, the value of a
+ * password option or, for idem://, redis:// and nats:// and their kin, a user
+ * without a password. data is NULL if there is none. */
 struct idem_bytes idem__url_secret(const char *url, const char *from);
 
-/* A URL with its password replaced by "***", for messages and logs. */
+/* A URL with its secrets replaced by "***", for messages and logs. */
 void idem__url_redact(const char *url, char *out, size_t out_len);
 
-/* A URL, or an address without a scheme, with all that is before its host
- * replaced by "***": a name without a password may be a secret. */
+/* The same for a text of which it is not known whose URL it is, if it is one:
+ * all that is before its host is replaced by "***". */
 void idem__url_redact_user(const char *url, char *out, size_t out_len);
 
 #endif

@@ -254,6 +254,7 @@ no_password_is_shown(void **state)
         {"s://u:pw@h/d?sslpassword=pq", "s://u:***@h/d?sslpassword=***"},
         {"s://h/d?password=a@b", "s://h/d?password=***"},
         {"journal:/a:b@c", "journal:/a:b@c"},
+        {"idem://u:pw@h", "idem://u:***@h"},
     };
     char out[100];
 
@@ -264,6 +265,51 @@ no_password_is_shown(void **state)
     }
     idem__url_redact("s://user:secret@host", out, 10);
     assert_null(strstr(out, "sec"));
+}
+
+/* It may be a secret that was given without a name. */
+static void
+no_user_without_a_password_is_shown(void **state)
+{
+    static const char *const schemes[] = {
+        "idem",         "idems",          "nats",
+        "redis",        "redis+cluster",  "redis+sentinel",
+        "rediss",       "rediss+cluster", "rediss+sentinel",
+        "redis-stream", "rediss-stream",  "--server=idem"};
+    static const char *const cases[][2] = {
+        {"pw@h:5/d", "***@h:5/d"},
+        {"p?w@h", "***@h"},
+        {"pw:@h", "***:@h"},
+        {"@h", "@h"},
+        {"h:5?foo=1", "h:5?foo=1"},
+        {"h?ca=/a@b", "h?ca=/a@b"},
+        {"pw@h?password=pq", "***@h?password=***"},
+        {"pw@h?ca=/a@b", "***@h?ca=/a@b"},
+    };
+    struct idem__url url;
+    struct idem_error err;
+    char given[100], wanted[100], out[100];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        for (size_t j = 0; j < sizeof(cases) / sizeof(cases[0]); j++) {
+            snprintf(given, sizeof(given), "%s://%s", schemes[i], cases[j][0]);
+            snprintf(wanted, sizeof(wanted), "%s://%s", schemes[i],
+                     cases[j][1]);
+            idem__url_redact(given, out, sizeof(out));
+            assert_string_equal(out, wanted);
+        }
+        snprintf(given, sizeof(given), "%s://pw@h?no=1", schemes[i]);
+        assert_int_equal(idem__url_parse(given, 1, known, &url, &err),
+                         IDEM_ERR_INVALID);
+        assert_null(strstr(err.text, "pw"));
+    }
+    assert_int_equal(idem__url_parse("s://u:p?secret@h", 1, known, &url, &err),
+                     IDEM_ERR_INVALID);
+    assert_null(strstr(err.text, "secret"));
+    assert_int_equal(idem__url_parse("redis:/u:pw@h", 1, known, &url, &err),
+                     IDEM_ERR_INVALID);
+    assert_null(strstr(err.text, "pw"));
 }
 
 static void
@@ -314,6 +360,7 @@ main(void)
         cmocka_unit_test(numbers_have_limits),
         cmocka_unit_test(a_setting_is_taken_out_of_the_options),
         cmocka_unit_test(no_password_is_shown),
+        cmocka_unit_test(no_user_without_a_password_is_shown),
         cmocka_unit_test(nothing_before_the_host_is_shown),
         cmocka_unit_test(an_option_without_a_value_is_refused),
         cmocka_unit_test(a_password_may_have_a_slash_and_an_at_sign),

@@ -102,6 +102,10 @@ void cli_print_exit_codes(void);
 /* Print bytes for people: control characters and invalid UTF-8 become \xNN. */
 void cli_print_safe(FILE *out, struct idem_bytes bytes);
 
+/* Print a text as a word of a shell's command line, for people to copy: 'it'.
+ * With characters that cli_print_safe replaces it is $'it', as in bash. */
+void cli_print_quoted(FILE *out, const char *text);
+
 /* Print one "name: value" line; the value is made safe. */
 void cli_line(const char *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

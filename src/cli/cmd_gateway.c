@@ -137,8 +137,9 @@ make_options(struct gateway_flags *flags)
                             CLI_FLAG,
                             &flags->check,
                             NULL,
-                            "check the configuration, also with nginx -t, and "
-                            "exit: status 0, or 2 if it is wrong"};
+                            "check the configuration, also with nginx -t and "
+                            "idem serve --check, and exit: status 0, or 2 if "
+                            "it is wrong"};
     flags->options[n++] = (struct cli_option){"print-config",
                                               0,
                                               CLI_FLAG,
@@ -207,17 +208,24 @@ print_config(const struct gateway_config *config)
     return status == IDEM_OK ? CLI_OK : cli_fail(&err);
 }
 
+/* A check must not open the store, because a running engine may have it open,
+ * or bind the addresses, which a running gateway has. */
 static int
 check(struct gateway_config *config)
 {
+    const char *where = config->engine ? "engine" : "store";
     struct idem_error err = {0};
 
     if (gateway_try(config, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);
     if (cli_json)
-        cli_json_print(json_pack("{s:b}", "fine", 1));
+        cli_json_print(json_pack("{s:b, s:[s, s]}", "fine", 1, "unchecked",
+                                 where, "addresses"));
     else
-        printf("the configuration is fine\n");
+        printf("the configuration is fine\n"
+               "not checked: whether %s, and whether the addresses are free\n",
+               config->engine ? "the engine can be reached"
+                              : "the store can be opened (idem store check)");
     return CLI_OK;
 }
 

@@ -92,10 +92,15 @@ give_back(const struct run_options *run, struct idem__run *claim,
     if (idem__run_end(claim, IDEM_STATE_FREE, (struct idem_bytes){NULL, 0},
                       answer, NULL) == IDEM_OK)
         return;
-    fprintf(stderr,
-            "idem: the command was not run, but its claim could not be "
-            "released: before a retry, run idem release '%s' '%s' %s\n",
-            run->scope, run->id, fence);
+    fputs("idem: the command was not run, but its claim may not have been "
+          "released: before a retry, run idem release",
+          stderr);
+    cli_print_where(stderr, &run->verb.where);
+    fputs(run->scope[0] == '-' || run->id[0] == '-' ? " -- " : " ", stderr);
+    cli_print_quoted(stderr, run->scope);
+    fputc(' ', stderr);
+    cli_print_quoted(stderr, run->id);
+    fprintf(stderr, " %s\n", fence);
 }
 
 static int

@@ -6,6 +6,7 @@
 
 #include "../engine/seal.h"
 #include "../serve/core/server.h"
+#include "../store/store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +87,8 @@ check(const struct server_config *config)
     struct idem__seal *seal = NULL;
     struct idem_error err = {0};
 
+    if (idem__store_parse(config->store, &err) != IDEM_OK)
+        return cli_usage_error("%s", err.text);
     if (config->tls_cert &&
         idem__tls_open_server(SERVER_TLS, &files, &tls, &err) != IDEM_OK)
         return cli_usage_error("%s", err.text);

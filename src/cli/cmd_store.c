@@ -9,10 +9,8 @@
 #include "verb.h"
 #include "where.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static struct cli_where where;
 static const char *reason;
@@ -68,28 +66,6 @@ init(const char *url)
     return CLI_OK;
 }
 
-/* Opening a journal or an SQLite file creates it, also in a folder that has no
- * journal yet. Then a mistyped name would look like a store that is ready. */
-static enum idem_status
-must_exist(const char *url, struct idem_error *err)
-{
-    bool journal = strncmp(url, "journal:", 8) == 0;
-    size_t skip = journal ? 8 : strncmp(url, "sqlite:", 7) == 0 ? 7 : 0;
-    char path[CLI_URL_MAX];
-    struct stat st;
-
-    snprintf(path, sizeof(path), "%.*s", (int)strcspn(url + skip, "?"),
-             url + skip);
-    if (skip == 0 || !path[0] || strncmp(path, ":memory:", 8) == 0 ||
-        (stat(path, &st) == 0 ? !journal || !cli_lacks_journal(path, true)
-                              : errno != ENOENT))
-        return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_INVALID,
-                      "there is no store at %.150s: correct the name; idem "
-                      "serve, idem store init or a first write creates it",
-                      url);
-}
-
 /* What the store says about itself while it is opened. */
 static void
 say(void *arg, enum idem_log_level level, const char *text)
@@ -109,7 +85,7 @@ check(const char *url)
     struct idem_error err = {0};
     struct idem_store *store;
     char shown[256], time[CLI_TIME_LEN];
-    enum idem_status status = must_exist(url, &err);
+    enum idem_status status = cli_store_exists(url, NULL, &err);
     int64_t now_us = 0;
 
     if (status == IDEM_OK)
@@ -166,7 +142,7 @@ copy(const char *from, const char *to)
 {
     struct idem_store_copied copied;
     struct idem_error err = {0};
-    enum idem_status status = must_exist(from, &err);
+    enum idem_status status = cli_store_exists(from, NULL, &err);
 
     if (status == IDEM_OK)
         status = idem__store_copy(from, to, show_copied, NULL, &copied, &err);

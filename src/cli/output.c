@@ -86,6 +86,36 @@ cli_print_safe(FILE *out, struct idem_bytes bytes)
 }
 
 void
+cli_print_quoted(FILE *out, const char *text)
+{
+    const uint8_t *at = (const uint8_t *)text;
+    bool plain = true;
+
+    for (size_t left = strlen(text); left > 0 && plain;) {
+        size_t len = utf8_len(at, left);
+
+        plain = len > 0 && (*at == '\\' || harmless(at, len));
+        at += len;
+        left -= len;
+    }
+    fputs(plain ? "'" : "$'", out);
+    while (*text) {
+        size_t len = strcspn(text, "'");
+
+        if (plain)
+            fwrite(text, 1, len, out);
+        else
+            cli_print_safe(out, (struct idem_bytes){text, len});
+        text += len;
+        if (*text) {
+            fputs(plain ? "'\\''" : "\\'", out);
+            text++;
+        }
+    }
+    fputc('\'', out);
+}
+
+void
 cli_line(const char *name, const char *format, ...)
 {
     char text[2048];

@@ -237,51 +237,69 @@ has_request_line(struct idem_bytes subject)
 }
 
 /* An HTTP response for a record that no gateway started, or a plain result for
- * one that a gateway started: what to say about it, or NULL. SETTLE replaces
- * the label, so this is asked before it. */
+ * one that a gateway started: what to say about it, or NULL. */
 static const char *
-odd_kind(struct idem_engine *engine, const struct idem_op *op)
+odd_kind(const struct idem_op *op, const struct idem_record *record)
 {
-    struct idem_op get = {
-        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
-    struct idem_answer answer = {0};
     bool http = op->kind == IDEM_KIND_HTTP;
-    const char *text = NULL;
 
-    if (op->verb == IDEM_SETTLE && (http || op->result.len > 0) &&
-        idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
-        answer.verdict == IDEM_V_RECORD &&
-        has_request_line(answer.record->subject) != http)
-        text = http ? "was not started by a gateway; its callers can read "
-                      "this HTTP response only if they handle HTTP, and "
-                      "--result stores a plain result for others"
-                    : "was started by a gateway; its client gets this result "
-                      "with a status that the gateway chooses, and --http "
-                      "STATUS --body VALUE stores a whole response";
-    idem_answer_clear(&answer);
-    return text;
+    if (has_request_line(record->subject) == http)
+        return NULL;
+    return http ? "was not started by a gateway; its callers can read this "
+                  "HTTP response only if they handle HTTP, and --result stores "
+                  "a plain result for others"
+                : "was started by a gateway; its client gets this result with "
+                  "a status that the gateway chooses, and --http STATUS --body "
+                  "VALUE stores a whole response";
 }
 
-/* A record that FORGET deletes, of a worker whose lease is alive. */
+/* A record of a worker whose lease is alive. */
 static bool
-forgets_running(struct idem_engine *engine, const struct idem_op *op)
+is_running(struct idem_engine *engine, const struct idem_record *record)
+{
+    struct idem__stats stats;
+
+    if (record->type != IDEM_TYPE_REQUEST ||
+        record->state != IDEM_STATE_EXECUTING)
+        return false;
+    idem__stats(engine, &stats);
+    return cli_doubt_ms(record, stats.now_ms) < 0;
+}
+
+/* What to know about a record before the op replaces or deletes it. */
+struct sight {
+    const char *odd; /* see odd_kind */
+    bool running;
+};
+
+/* A store that does not respond to the GET would not respond to the op either,
+ * and the caller would wait twice. */
+static enum idem_status
+look_before(struct idem_engine *engine, const struct idem_op *op,
+            struct sight *before, struct idem_error *err)
 {
     struct idem_op get = {
         .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
     struct idem_answer answer = {0};
-    struct idem__stats stats;
-    bool running = false;
+    struct idem_error why = {0};
+    bool has_result = op->verb == IDEM_SETTLE &&
+                      (op->kind == IDEM_KIND_HTTP || op->result.len > 0);
+    enum idem_status status;
 
-    if (op->verb == IDEM_FORGET &&
-        idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
-        answer.verdict == IDEM_V_RECORD &&
-        answer.record->type == IDEM_TYPE_REQUEST &&
-        answer.record->state == IDEM_STATE_EXECUTING) {
-        idem__stats(engine, &stats);
-        running = cli_doubt_ms(answer.record, stats.now_ms) < 0;
+    *before = (struct sight){NULL, false};
+    if (!has_result && op->verb != IDEM_FORGET)
+        return IDEM_OK;
+    status = idem__do_verb(engine, &get, false, &answer, &why);
+    if (status == IDEM_OK && answer.verdict == IDEM_V_RECORD) {
+        if (has_result)
+            before->odd = odd_kind(op, answer.record);
+        else
+            before->running = is_running(engine, answer.record);
     }
     idem_answer_clear(&answer);
-    return running;
+    return status == IDEM_ERR_UNAVAILABLE
+               ? idem__fail(err, status, "%s", why.text)
+               : IDEM_OK;
 }
 
 /* The callers may not get the result that was given. */
@@ -308,15 +326,16 @@ cli_do_verb(const struct cli_verb *verb, struct idem_engine *engine,
             const struct idem_op *op, struct idem_answer *answer,
             struct idem_error *err)
 {
-    const char *odd = odd_kind(engine, op);
-    bool running = forgets_running(engine, op);
-    enum idem_status status = run_patiently(verb, engine, op, answer, err);
+    struct sight before;
+    enum idem_status status = look_before(engine, op, &before, err);
 
+    if (status == IDEM_OK)
+        status = run_patiently(verb, engine, op, answer, err);
     if (server_op_operates(op))
         audit(cli_store_url(&verb->where), op, status, answer);
     if (status == IDEM_OK)
-        warn_of_result(op, answer, odd);
-    if (running && status == IDEM_OK && answer->verdict == IDEM_V_OK)
+        warn_of_result(op, answer, before.odd);
+    if (before.running && status == IDEM_OK && answer->verdict == IDEM_V_OK)
         warn_of(op, "was executing, and its lease had not ended: if its worker "
                     "is alive, the next request runs the work a second time");
     return status;

@@ -233,60 +233,99 @@ cli_store_open(const struct cli_where *where, const char *url,
     return idem_open(url, &filled, engine, err);
 }
 
-bool
-cli_lacks_journal(const char *dir, bool if_empty)
+/* What a folder has. An empty one may have been made for a journal. */
+enum content { A_JOURNAL, NOTHING, SOMETHING_ELSE };
+
+/* A folder that cannot be read counts as one with a journal: opening the
+ * journal says why. */
+static enum content
+look_into(const char *dir)
 {
     DIR *folder = opendir(dir);
     const struct dirent *file;
-    bool lacks = folder != NULL, empty = true;
+    enum content content = folder ? NOTHING : A_JOURNAL;
 
     errno = 0;
-    while (lacks && (file = readdir(folder))) {
-        lacks = strcmp(file->d_name, "lock") != 0 && /* it is being made */
-                (strlen(file->d_name) < 4 ||
-                 strcmp(strchr(file->d_name, 0) - 4, ".seg") != 0);
-        empty = empty && (strcmp(file->d_name, ".") == 0 ||
-                          strcmp(file->d_name, "..") == 0);
+    while (content != A_JOURNAL && (file = readdir(folder))) {
+        const char *name = file->d_name;
+
+        if (strcmp(name, "lock") == 0 || /* it is being made */
+            (strlen(name) >= 4 && strcmp(strchr(name, 0) - 4, ".seg") == 0))
+            content = A_JOURNAL;
+        else if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+            content = SOMETHING_ELSE;
     }
     if (errno != 0)
-        lacks = false;
+        content = A_JOURNAL;
     if (folder)
         closedir(folder);
-    return lacks && (if_empty || !empty);
+    return content;
 }
 
-/* A command that only looks refuses a store that is missing. Otherwise a
- * mistyped name would look like a store without records. */
-static enum idem_status
-check_place(const char *url, struct idem_error *err)
+/* The path in the URL of a journal or of an SQLite file; false: it is another
+ * URL. A folder's name may have a question mark. */
+static bool
+local_path(const char *url, bool *journal, char path[CLI_URL_MAX])
 {
-    bool journal = strncmp(url, "journal:", 8) == 0;
-    size_t skip = journal ? 8 : strncmp(url, "sqlite:", 7) == 0 ? 7 : 0;
-    const char *place = url + skip, *options = strrchr(place, '?');
+    size_t skip = strncmp(url, "sqlite:", 7) == 0 ? 7 : 0;
+    const char *options;
+
+    *journal = strncmp(url, "journal:", 8) == 0;
+    url += *journal ? 8 : skip;
+    options = strrchr(url, '?');
+    snprintf(path, CLI_URL_MAX, "%.*s",
+             options ? (int)(options - url) : (int)strlen(url), url);
+    return (*journal || skip > 0) && path[0] &&
+           strncmp(path, ":memory:", 8) != 0;
+}
+
+enum idem_status
+cli_store_exists(const char *url, bool *empty, struct idem_error *err)
+{
+    enum content content = A_JOURNAL;
     char path[CLI_URL_MAX];
     struct stat st;
+    bool journal;
 
-    snprintf(path, sizeof(path), "%.*s",
-             (int)(options ? (size_t)(options - place) : strlen(place)), place);
-    if (skip == 0 || strncmp(path, ":memory:", 8) == 0)
+    if (empty)
+        *empty = false;
+    if (!local_path(url, &journal, path))
         return IDEM_OK;
-    if (stat(path, &st) == 0)
-        return !journal || !cli_lacks_journal(path, false)
-                   ? IDEM_OK
-                   : idem__fail(err, IDEM_ERR_INVALID,
-                                "journal: there is no journal in the folder "
-                                "%.150s: correct the name; idem begin or idem "
-                                "serve creates a journal",
-                                path);
-    if (errno != ENOENT)
-        return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_INVALID,
-                      journal ? "journal: there is no folder %.150s: correct "
-                                "the name; idem begin or idem serve creates a "
-                                "journal"
-                              : "sqlite: there is no file %.150s: correct the "
-                                "name; idem begin or idem serve creates it",
-                      path);
+    if (stat(path, &st) != 0 && errno == ENOENT)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          journal ? "journal: there is no folder %.150s: "
+                                    "correct the name; idem begin, idem serve "
+                                    "or idem store init creates a journal"
+                                  : "sqlite: there is no file %.150s: correct "
+                                    "the name; idem begin, idem serve or idem "
+                                    "store init creates it",
+                          path);
+    if (journal)
+        content = look_into(path);
+    if (content == SOMETHING_ELSE || (content == NOTHING && !empty))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "journal: there is no journal in the folder %.150s: "
+                          "correct the name; idem begin, idem serve or idem "
+                          "store init creates a journal",
+                          path);
+    if (content == NOTHING)
+        *empty = true;
+    return IDEM_OK;
+}
+
+/* A volume that is not mounted is an empty folder, too. */
+static void
+say_empty(const char *url)
+{
+    char path[CLI_URL_MAX];
+    bool journal;
+
+    if (local_path(url, &journal, path))
+        fprintf(stderr,
+                "idem: note: the folder %s was empty, and a new journal was "
+                "created in it; is this the right folder, and is its volume "
+                "mounted?\n",
+                path);
 }
 
 enum idem_status
@@ -297,6 +336,7 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
     const char *store = cli_store_url(where);
     char url[CLI_URL_MAX];
     enum idem_status status;
+    bool empty = false;
 
     if (where->store && where->server)
         return idem__fail(err, IDEM_ERR_INVALID,
@@ -306,11 +346,13 @@ cli_engine_open(const struct cli_where *where, struct idem_engine **engine,
                           "--store is empty: give the URL of a store, or leave "
                           "it out to ask a server");
     if (store) {
-        if (where->must_exist && check_place(store, err) != IDEM_OK)
+        if (where->must_exist && cli_store_exists(store, &empty, err))
             return IDEM_ERR_INVALID;
         status = cli_store_open(where, store, &options, engine, err);
         if (status == IDEM_ERR_UNAVAILABLE)
             cli_advise_to_ask(err);
+        if (status == IDEM_OK && empty)
+            say_empty(store);
         return status;
     }
     status = cli_server_url(where, url, sizeof(url), err);
@@ -337,6 +379,31 @@ cli_say_none(const struct cli_where *where, const char *what)
     idem__url_redact(store ? store : url, shown, sizeof(shown));
     fprintf(stderr, "idem: no %s at %s\n", what,
             strncmp(shown, "idem+unix:", 10) == 0 ? shown + 5 : shown);
+}
+
+void
+cli_print_where(FILE *out, const struct cli_where *where)
+{
+    const struct {
+        const char *name, *value;
+    } given[] = {{"store", where->store},
+                 {"server", where->server},
+                 {"credentials", where->credentials},
+                 {"seal-key", where->seal_key}};
+    char shown[CLI_URL_MAX];
+
+    for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++) {
+        const char *value = given[i].value;
+
+        if (!value)
+            continue;
+        if (value == where->server && has_port(value))
+            idem__url_redact_user(value, shown, sizeof(shown));
+        else
+            idem__url_redact(value, shown, sizeof(shown));
+        fprintf(out, " --%s ", given[i].name);
+        cli_print_quoted(out, shown);
+    }
 }
 
 /* An engine that has just started does not treat a lease as ended before it has

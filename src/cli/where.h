@@ -53,10 +53,12 @@ enum idem_status cli_engine_open(const struct cli_where *where,
                                  struct idem_engine **engine,
                                  struct idem_error *err);
 
-/* Has this folder no journal? An empty one may have been made for a journal: it
- * lacks one only `if_empty`. False also if it cannot be read: opening the
- * journal says why. */
-bool cli_lacks_journal(const char *dir, bool if_empty);
+/* Opening a journal or an SQLite file creates it. Then a mistyped name would
+ * look like a store without records, so refuse one that is missing. A folder
+ * that is empty may have been made for a journal: it is refused if `empty` is
+ * NULL, else *empty says so. An error of the system is left to the opening. */
+enum idem_status cli_store_exists(const char *url, bool *empty,
+                                  struct idem_error *err);
 
 /* Open a store, with the seal-key of the options or of the environment. The
  * other `options`, which may be NULL, are as for idem_open. */
@@ -93,6 +95,10 @@ enum idem_status cli_line_open(const struct cli_where *where,
 /* Say on standard error that a list is empty, and which server or store was
  * asked, because it may be the wrong one: "no doubts at unix:PATH". */
 void cli_say_none(const struct cli_where *where, const char *what);
+
+/* Print the options that name the server or the store, as they were given but
+ * without a secret, for a command line that a person can copy. */
+void cli_print_where(FILE *out, const struct cli_where *where);
 
 /* How long the record is in doubt by the store's clock; -1 if it is not. */
 int64_t cli_doubt_ms(const struct idem_record *record, int64_t now_ms);

@@ -133,17 +133,15 @@ read_auth(const struct idem__url *url, struct idem__remote_address *address,
           struct idem_error *err)
 {
     const char *file = idem__url_option(url, "auth-file");
-    char shown[sizeof(address->shown)];
 
     if (url->password) {
         return set_auth(address, url->user, url->user ? strlen(url->user) : 0,
                         url->password, err);
     } else if (url->user) {
-        idem__url_redact_user(address->shown, shown, sizeof(shown));
         return idem__fail(err, IDEM_ERR_INVALID,
                           "\"%s\": a name comes with a secret: "
                           "idem://name:secret@host",
-                          shown);
+                          address->shown);
     } else if (file) {
         return read_auth_file(file, address, err);
     }

@@ -252,6 +252,19 @@ idem__store_open_as(const struct idem_store_type *type, const char *url,
 }
 
 enum idem_status
+idem__store_parse_as(const struct idem_store_type *type, const char *url,
+                     struct idem_error *err)
+{
+    static const struct idem_store_options options;
+    struct idem_store *made = idem__store_make(type, &options, err);
+    enum idem_status status =
+        made ? type->parse(made, url, err) : IDEM_ERR_MEMORY;
+
+    idem__store_close(made);
+    return status;
+}
+
+enum idem_status
 idem__store_init_as(const struct idem_store_type *type, const char *url,
                     struct idem_error *err)
 {

@@ -282,6 +282,7 @@ const struct idem_store_type idem__memory_store = {
     .scheme = "memory",
     .size = sizeof(struct memory_store),
     .local = true,
+    .parse = open_store,
     .open = open_store,
     .swap = swap_batch,
     .load = load_batch,

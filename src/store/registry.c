@@ -58,7 +58,7 @@ find_type(const char *url, const struct idem_store_type **type,
     char shown[120];
 
     if (!entry) {
-        idem__url_redact(url ? url : "", shown, sizeof(shown));
+        idem__url_redact_user(url ? url : "", shown, sizeof(shown));
         guess.len =
             guess.word[strcspn(guess.word, ":")] ? strcspn(guess.word, ":") : 0;
         for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++)
@@ -88,6 +88,18 @@ idem__store_known(const char *url, struct idem_error *err)
     const struct idem_store_type *type;
 
     return find_type(url, &type, err);
+}
+
+enum idem_status
+idem__store_parse(const char *url, struct idem_error *err)
+{
+    const struct idem_store_type *type;
+    enum idem_status status = find_type(url, &type, err);
+
+    if (status != IDEM_OK)
+        return status;
+    return type->share > 0 ? idem__split_parse(type, url, err)
+                           : idem__store_parse_as(type, url, err);
 }
 
 enum idem_status

@@ -22,6 +22,11 @@ refused(const char *url, enum idem_status want, const char *text)
         fail_msg("%s: %s: \"%s\" does not say \"%s\"", url ? url : "NULL",
                  idem_status_name(status), err.text, text);
     assert_int_equal(idem__store_open(url, NULL, &store, NULL), want);
+    if (want != IDEM_ERR_INVALID)
+        return;
+    err.text[0] = 0; /* without a look at the store itself */
+    assert_int_equal(idem__store_parse(url, &err), want);
+    assert_non_null(strstr(err.text, text));
 }
 
 static void
@@ -84,11 +89,6 @@ an_address_that_a_store_cannot_use_is_refused(void **state)
     refused("redis://h?colour=red", IDEM_ERR_INVALID, "only replicas");
     refused("redis://h/one", IDEM_ERR_INVALID, "not a database number");
     refused("redis://h/1x", IDEM_ERR_INVALID, "not a database number");
-    refused("redis+cluster://h?tls=1", IDEM_ERR_INVALID,
-            "for TLS write rediss+cluster://");
-    refused("redis://h?replicas=1&tls=1", IDEM_ERR_INVALID,
-            "for TLS write rediss://");
-    refused("rediss://h?tls=1", IDEM_ERR_INVALID, "without the option tls");
     refused("redis+cluster://h/1", IDEM_ERR_INVALID, "no numbered databases");
     refused("redis://h?prefix=a%20b", IDEM_ERR_INVALID, "a prefix is up to");
     refused("redis://h?prefix=" LONG, IDEM_ERR_INVALID, "a prefix is up to");
@@ -124,6 +124,57 @@ an_address_that_a_store_cannot_use_is_refused(void **state)
 }
 
 static void
+only_a_refused_option_tls_is_answered_with_rediss(void **state)
+{
+    (void)state;
+#ifdef IDEM_WITH_REDIS
+    refused("redis+cluster://h?tls=1", IDEM_ERR_INVALID,
+            "for TLS write rediss+cluster://");
+    refused("redis://h?replicas=1&tls=1", IDEM_ERR_INVALID,
+            "for TLS write rediss://");
+    refused("redis://h?foo=1&tls=1", IDEM_ERR_INVALID, "no option \"foo\"");
+    refused("redis://h:0?tls=1", IDEM_ERR_INVALID, "1 to 65535");
+    refused("redis://h?ca=&tls=1", IDEM_ERR_INVALID, "\"ca\" needs a value");
+    refused("rediss://h?tls=1", IDEM_ERR_INVALID, "without the option tls");
+#endif
+}
+
+static void
+a_url_is_read_without_a_look_at_the_store(void **state)
+{
+    static const char *const good[] = {
+        "memory:",
+        "journal:/no/such/folder?clock=trust",
+#ifdef IDEM_WITH_SQLITE
+        "sqlite:/no/such/folder/file?mode=wal",
+#endif
+#ifdef IDEM_WITH_REDIS
+        "redis://u:p@127.0.0.1:1/3?replicas=1",
+        "redis+cluster://127.0.0.1:1",
+        "rediss+sentinel://127.0.0.1:1,127.0.0.1:2/mymaster",
+#endif
+#ifdef IDEM_WITH_POSTGRES
+        "postgres://u:p@127.0.0.1:1/d?connections=3&timeout_ms=100",
+#endif
+#ifdef IDEM_WITH_MYSQL
+        "mysql://u:p@127.0.0.1:1/d?share=9&tls=1",
+#endif
+#ifdef IDEM_WITH_ZOOKEEPER
+        "zookeeper://127.0.0.1:1,127.0.0.1:2/idem",
+#endif
+#ifdef IDEM_WITH_ETCD
+        "etcd://127.0.0.1:1/idem?tls=1",
+#endif
+    };
+    struct idem_error err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+        if (idem__store_parse(good[i], &err) != IDEM_OK)
+            fail_msg("%s: %s", good[i], err.text);
+}
+
+static void
 a_password_never_appears_in_an_error(void **state)
 {
     struct idem_store *store = NULL;
@@ -134,7 +185,7 @@ a_password_never_appears_in_an_error(void **state)
                                       &store, &err),
                      IDEM_ERR_INVALID);
     assert_null(strstr(err.text, "tiger"));
-    assert_non_null(strstr(err.text, "scott:***@host"));
+    assert_non_null(strstr(err.text, "oracle://***@host"));
 }
 
 static void
@@ -189,6 +240,8 @@ main(void)
         cmocka_unit_test(
             a_url_that_names_no_store_is_refused_with_those_that_exist),
         cmocka_unit_test(an_address_that_a_store_cannot_use_is_refused),
+        cmocka_unit_test(only_a_refused_option_tls_is_answered_with_rediss),
+        cmocka_unit_test(a_url_is_read_without_a_look_at_the_store),
         cmocka_unit_test(a_password_never_appears_in_an_error),
         cmocka_unit_test(redacting_hides_the_password_and_nothing_else),
         cmocka_unit_test(revs_are_never_zero_and_differ),

@@ -454,6 +454,19 @@ idem__split_open(const struct idem_store_type *type, const char *url,
 }
 
 enum idem_status
+idem__split_parse(const struct idem_store_type *type, const char *url,
+                  struct idem_error *err)
+{
+    struct split_store self = {.type = type};
+    enum idem_status status = take_parameters(url, &self, err);
+
+    if (status == IDEM_OK)
+        status = idem__store_parse_as(type, self.url, err);
+    free(self.url);
+    return status;
+}
+
+enum idem_status
 idem__split_init(const struct idem_store_type *type, const char *url,
                  struct idem_error *err)
 {

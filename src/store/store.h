@@ -103,6 +103,11 @@ struct idem_store {
 typedef enum idem_status idem_open_fn(struct idem_store *store, const char *url,
                                       struct idem_error *err);
 
+/* The part of `open` that reads the URL and the files that it names. It opens
+ * no store and connects to no server. The store is closed afterwards. */
+typedef enum idem_status idem_parse_fn(struct idem_store *store,
+                                       const char *url, struct idem_error *err);
+
 /*
  * Compare and swap a batch. Its keys are sorted and distinct. Every swap's
  * outcome is set, whatever is returned; the status and err say why some are
@@ -201,6 +206,7 @@ struct idem_store_type {
     size_t share;             /* a batch may use several connections to this
                                * store at once, in shares of at least this many
                                * swaps (split.c); 0: it may not */
+    idem_parse_fn *parse;     /* required */
     idem_open_fn *open;       /* required */
     idem_swap_fn *swap;       /* required */
     idem_load_fn *load;       /* required */
@@ -228,6 +234,9 @@ extern IDEM__MODULE const struct idem_store_type idem__etcd_store;
 /* Does this build have a store for the URL? */
 enum idem_status idem__store_known(const char *url, struct idem_error *err);
 
+/* Would this build take the URL? Opens no store and connects to no server. */
+enum idem_status idem__store_parse(const char *url, struct idem_error *err);
+
 /* Open a store by URL; its type is found by the scheme. The error distinguishes
  * a store that was left out of the build from one that does not exist. */
 enum idem_status idem__store_open(const char *url,
@@ -236,8 +245,10 @@ enum idem_status idem__store_open(const char *url,
                                   struct idem_error *err);
 void idem__store_close(struct idem_store *store); /* NULL is fine */
 
-/* The same for a known type: allocate memory, then call its `open` or
+/* The same for a known type: allocate memory, then call its `parse`, `open` or
  * `init`. */
+enum idem_status idem__store_parse_as(const struct idem_store_type *type,
+                                      const char *url, struct idem_error *err);
 enum idem_status idem__store_open_as(const struct idem_store_type *type,
                                      const char *url,
                                      const struct idem_store_options *options,
@@ -256,6 +267,8 @@ enum idem_status idem__split_open(const struct idem_store_type *type,
                                   const struct idem_store_options *options,
                                   struct idem_store **store,
                                   struct idem_error *err);
+enum idem_status idem__split_parse(const struct idem_store_type *type,
+                                   const char *url, struct idem_error *err);
 enum idem_status idem__split_init(const struct idem_store_type *type,
                                   const char *url, struct idem_error *err);
 

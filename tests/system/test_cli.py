@@ -107,6 +107,7 @@ def test_a_doubt_is_listed_and_settled(idem):
 
 def test_an_empty_list_names_what_was_asked(idem):
     """It may be the wrong server, and "nothing" would then be believed."""
+    idem("scan")  # makes the journal, and says so
     for args, code, what in ((("doubts",), 0, "doubts"), (("doubts", "--scope", "s"), 0, "such doubts"), (("doubts", "--json"), 0, "doubts"),
                              (("scan",), 0, "such records"), (("find", "i"), 16, "record with this id in any scope")):
         assert idem(*args) == (code, "") and idem.said == "idem: no %s at %s\n" % (what, idem.url), args
@@ -141,6 +142,18 @@ def test_looking_into_a_folder_that_is_missing_does_not_create_it(bare):
     assert bare("begin", "s", "i", "--store", "journal:" + wrong)[0] == 0 and bare("get", "s", "i", "--store", "journal:" + wrong)[0] == 0
 
 
+def test_looking_into_an_empty_folder_says_that_it_was_empty(bare):
+    """It may be a volume that is not mounted, and then nobody knows whether something is in doubt."""
+    for n, args in enumerate((("doubts",), ("doubts", "--json"), ("scan",), ("find", "i"), ("get", "s", "i"), WITH_A_FENCE[0])):
+        where = "%s/empty-%d" % (bare.where, n)
+        os.mkdir(where)
+        note = "idem: note: the folder %s was empty, and a new journal was created in it; is this the right folder" % where
+        code, out = bare(*args, "--store", "journal:" + where)
+        assert code != 2 and note in bare.said, (args, bare.said)
+        again = bare(*args, "--store", "journal:" + where)
+        assert again == (code, out) and "was empty" not in bare.said, (args, bare.said)
+
+
 def test_looking_into_a_file_that_is_missing_does_not_create_it(bare):
     wrong = bare.where + "/mistyped"
     for args in (("doubts",), ("scan",), ("find", "i"), ("get", "s", "i"), ("forget", "s", "i"), ("settle", "--all", "--as", "failed", "--yes"),
@@ -156,13 +169,14 @@ def test_looking_into_a_file_that_is_missing_does_not_create_it(bare):
 def test_checking_or_copying_a_store_that_is_missing_does_not_create_it(bare, kind, options):
     """A mistyped name would be "ready to use"."""
     wrong = bare.where + "/mistyped"
+    said = "%s: there is no %s %s: correct the name" % (kind, "folder" if kind == "journal" else "file", wrong)
     for more in ("", options):
         code, out = bare("store", "check", kind + ":" + wrong + more)
-        assert code == 2 and out == "" and "there is no store at %s:%s%s: correct the name" % (kind, wrong, more) in bare.said, bare.said
+        assert code == 2 and out == "" and said in bare.said, bare.said
         code, out = bare.json("store", "check", kind + ":" + wrong + more)
-        assert code == 2 and out["error"] == "invalid" and "no store" in out["text"], out
+        assert code == 2 and out["error"] == "invalid" and said in out["text"], out
         code, out = bare("store", "copy", kind + ":" + wrong + more, "sqlite:" + bare.where + "/copy")
-        assert code == 2 and out == "" and "there is no store at %s:%s%s: correct the name" % (kind, wrong, more) in bare.said, bare.said
+        assert code == 2 and out == "" and said in bare.said, bare.said
     assert not os.path.exists(wrong) and not os.path.exists(bare.where + "/copy")
     assert bare("begin", "s", "i", "--store", kind + ":" + wrong)[0] == 0
     code, out = bare("store", "check", kind + ":" + wrong)
@@ -176,11 +190,19 @@ def test_a_folder_without_a_journal_does_not_become_one_by_checking_or_copying_i
         pass
     for args in (("check", "journal:" + empty), ("copy", "journal:" + empty, "sqlite:" + bare.where + "/copy")):
         code, out = bare("store", *args)
-        assert code == 2 and out == "" and "there is no store at journal:%s: correct the name" % empty in bare.said, (args, bare.said)
+        assert code == 2 and out == "" and "journal: there is no journal in the folder %s: correct the name" % empty in bare.said, (args, bare.said)
     assert os.listdir(empty) == ["x"] and not os.path.exists(bare.where + "/copy")
     assert bare("store", "init", "journal:" + empty)[0] == 0
     for args in (("check", "journal:" + empty), ("copy", "journal:" + empty, "sqlite:" + bare.where + "/copy")):
         assert bare("store", *args)[0] == 0, (args, bare.said)
+
+
+def test_the_name_of_a_journal_may_have_a_question_mark(bare):
+    url = "journal:" + bare.where + "/what?"
+    for options in ("?clock=trust", "?damage=accept"):
+        assert bare("begin", "s", options, "--store", url + options)[0] == 0
+        assert bare("get", "s", options, "--store", url + options)[0] == 0
+        assert bare("store", "check", url + options)[0] == 0, bare.said
 
 
 def test_a_record_in_progress_or_in_doubt_does_not_expire(idem):

@@ -308,8 +308,11 @@ def test_an_address_may_be_a_port_and_a_file_may_have_any_name(idem):
         assert idem("doubts", "--server", ":%d" % server.port, code=2, store=False) == ""
     for wrong in ("localhost", "ftp://h:1", "127.0.0.1:0", "h:99999", "[::1", "relative/socket"):
         assert idem("doubts", "--server", wrong, code=2, store=False) == "" and '"%s" is not an address: give unix:PATH' % wrong in idem.said, wrong
-    for wrong in ("name:top-secret@localhost", "name:top-secret@h:99999", "top-secret@h", "idem://top-secret@h", "ftp://name:top-secret@h"):
+    for wrong in ("name:top-secret@localhost", "name:top-secret@h:99999", "top-secret@h", "idem://top-secret@h", "ftp://name:top-secret@h",
+                  "idem://top-secret@h?foo=1", "idem://top-secret@127.0.0.1:99999", "idems://top-secret@h?foo=1"):
         assert idem("doubts", "--server", wrong, code=2, store=False) == "" and "***@" in idem.said and "top-secret" not in idem.said, wrong
+    for wrong in ("redis://top-secret@h?foo=1", "rediss+cluster://top-secret@h:99999", "redi://top-secret@h"):
+        assert idem("store", "check", wrong, code=2, store=False) == "" and "://***@h" in idem.said and "top-secret" not in idem.said, wrong
     assert idem("doubts", IDEM_SERVER="", code=2) == "" and "there is no folder" in idem.said, "an empty variable names no server"
 
 

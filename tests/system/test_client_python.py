@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import datetime
+import functools
 import io
 import json
 import multiprocessing
@@ -178,6 +179,38 @@ def test_what_cannot_be_kept_is_refused_when_it_is_decorated(client):
     for wrong in ({"mode": "careless"}, {"fail_open": True}, {"no_such_option": 1}):
         with pytest.raises((TypeError, ValueError)):
             client.once("k", plain, **wrong)
+
+
+def test_what_has_no_name_can_be_decorated(client, server):
+    """A functools.partial and an object with __call__, for threads and for asyncio."""
+    class Place:
+        def __call__(self, order):
+            return "ran %s" % order
+
+    class PlaceLater:
+        async def __call__(self, order):
+            return "ran %s" % order
+
+    async def later(word, order):
+        return word % order
+
+    async def both():
+        return [await other.once("later-{order}")(work)(7) for work in (functools.partial(later, "ran %s"), PlaceLater())]
+
+    other = idem.AsyncClient(server.url, scope=client.options.scope)
+    for n, work in enumerate((functools.partial(lambda word, order: word % order, "ran %s"), Place())):
+        call = client.once("%d-{order}" % n)(work)
+        assert [call(7), call(7)] == ["ran 7"] * 2
+        with pytest.raises(ValueError, match="the key names {id}, but the function .*has order"):
+            client.once("{id}")(work)
+        with pytest.raises(ValueError, match="the key of .* is empty"):
+            client.once("{order}")(work)("")
+        with pytest.raises(TypeError, match="is not a coroutine function"):
+            other.once("k")(work)
+    assert asyncio.run(both()) == ["ran 7"] * 2
+    for work in (functools.partial(later, "%s"), PlaceLater()):
+        with pytest.raises(TypeError, match="is a coroutine function"):
+            client.once("k")(work)
 
 
 def test_the_result_of_the_work_is_not_taken_for_the_work(client):

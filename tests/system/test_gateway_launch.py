@@ -457,6 +457,7 @@ def test_a_configuration_is_checked_beside_a_running_gateway():
         conf, run = os.path.join(where, "gateway.conf"), os.path.join(where, "run")
         os.mkdir(run)
         os.chmod(where, 0o777)
+        os.chmod(run, 0o777)
         port = free_port()
         text = "upstream = http://127.0.0.1:%d\nlisten = 127.0.0.1:%d\nstore = memory:\nsocket = off\nfolder = %s\n" % (ledger.port, port, run)
 
@@ -468,18 +469,56 @@ def test_a_configuration_is_checked_beside_a_running_gateway():
             assert not [name for name in os.listdir(where) if name.startswith("idem-gateway-")]
             return done.returncode, done.stdout, done.stderr
 
-        assert check() == (0, "the configuration is fine\n", "")
+        unchecked = "not checked: whether the store can be opened (idem store check), and whether the addresses are free\n"
+        assert check() == (0, "the configuration is fine\n" + unchecked, "")
         assert os.listdir(run) == [], "nothing of it was started"
         with Process([IDEM, "gateway", "--config", conf], ready=port) as g:
             eventually(lambda: "for idem doubts" in g.output())
             files = {name: os.stat(os.path.join(run, name)).st_mtime_ns for name in os.listdir(run) if name in ("nginx.conf", "figures", "engine.sock")}
-            assert check("wait = 5s\n", "--json") == (0, '{"fine":true}\n', "")
+            assert check("wait = 5s\n", "--json") == (0, '{"fine":true,"unchecked":["store","addresses"]}\n', "")
             for more, said in (("wait = soon\n", "%s:6: wait" % conf), ("tls-cert = /nowhere/c\ntls-key = /nowhere/k\n", "/nowhere/c"),
                                ("auth-request = http://nosuch.invalid\n", "the host \"nosuch.invalid\" cannot be found"), ("nginx = /nowhere\n", "nginx")):
                 code, out, err = check(more)
                 assert code == 2 and out == "" and said in err, (more, err)
             assert files and files == {name: os.stat(os.path.join(run, name)).st_mtime_ns for name in files}
             assert ask(port, "k").status == 201
+
+
+@pytest.mark.parametrize("flags,said", [
+    (("--store", "bogus://x"), 'idem: "bogus://x" is not the URL of a store'),
+    (("--store", "redis://127.0.0.1:1?foo=1"), 'there is no option "foo"'),
+    (("--store", "sqlite:FOLDER/db?mode=fast"), "use mode=rollback"),
+    (("--http", "127.0.0.1:99999"), 'http: "127.0.0.1:99999" is not an address'),
+    (("--credentials", "FOLDER/missing"), "cannot read the credentials file FOLDER/missing"),
+    (("--seal-key", "FOLDER/missing"), "seal-key FOLDER/missing: No such file"),
+    (("--folder", "FOLDER/missing"), "folder FOLDER/missing: No such file"),
+    (("--folder", "FOLDER/file"), "folder FOLDER/file: Not a directory"),
+    (("--socket", "FOLDER/missing/s"), "socket FOLDER/missing/s: FOLDER/missing: No such file"),
+    (("--socket", "FOLDER/file"), "FOLDER/file exists and is not a socket"),
+])
+def test_a_check_refuses_a_gateway_that_could_not_start(flags, said):
+    with folder() as where:
+        open(where + "/file", "w").close()
+        flags = [flag.replace("FOLDER", where) for flag in flags]
+        line = [IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:%d" % free_port(), *flags]
+        more = ["--socket", "off"] if "--socket" not in flags else []
+        for check in (["--check"], []):
+            done = subprocess.run([*line, *more, *check], capture_output=True, text=True, timeout=60)
+            assert done.returncode == (2 if check else 1) and done.stdout == "", done
+        done = subprocess.run([*line, *more, "--check"], capture_output=True, text=True, timeout=60)
+        assert said.replace("FOLDER", where) in done.stderr, done
+
+
+def test_a_check_says_what_it_did_not_check():
+    with folder() as where:
+        def check(*flags):
+            return subprocess.run([IDEM, "gateway", "--upstream", "http://127.0.0.1:9", "--check", *flags], capture_output=True, text=True, timeout=60)
+
+        done = check("--store", "journal:%s/j" % where, "--socket", "%s/s" % where)
+        assert done.returncode == 0 and "not checked: whether the store can be opened" in done.stdout, done
+        assert os.listdir(where) == []
+        done = check("--engine", "idem://127.0.0.1:1")
+        assert done.returncode == 0 and "not checked: whether the engine can be reached" in done.stdout, done
 
 
 def test_a_port_that_is_taken_is_told():

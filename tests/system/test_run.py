@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -504,21 +503,65 @@ def test_a_lost_reply_runs_nothing_twice(server, word):
     assert proxy.lost == 1
 
 
-def test_a_claim_that_stays_without_a_run_is_told(server):
+STAYS = rb"the command was not run, but its claim may not have been released: before a retry, run idem (release .*)\n"
+
+
+@pytest.mark.parametrize("place", ["variable", "server", "store"])
+@pytest.mark.parametrize("more", ["", "-it's $HOME \\ \"a\" `b`", "a\tb\x1b[2J'c"])
+def test_a_claim_that_stays_without_a_run_is_told(server, place, more):
     """The server refuses the release: it reads an empty scope."""
-    id = name()
+    id = more + name()
     proxy = LossyProxy(server.port, None, (b"RELEASE\r\n$4\r\nkept", b"RELEASE\r\n$0\r\n"))
-    cli = Cli(server.where, IDEM_SERVER="127.0.0.1:%d" % proxy.port)
+    to = "idem://127.0.0.1:%d" % proxy.port
+    cli = Cli(server.where, **({"IDEM_SERVER": to} if place == "variable" else {}))
     try:
-        said = cli("run", "kept", id, "--lease", "1s", "--", "/no/such/command")
+        said = cli("run", *([] if place == "variable" else ["--" + place, to]), "--lease", "1s", "--", "kept", id, "/no/such/command")
     finally:
         proxy.close()
-    advice = re.search(rb"the command was not run, but its claim could not be released: before a retry, run idem (release 'kept' '%s' \d+)\n" % id.encode(), said.stderr)
+    advice = re.search(STAYS, said.stderr)
     assert said.returncode == 127 and b"cannot run /no/such/command" in said.stderr and advice, said.stderr
+    words = subprocess.run(["bash", "-c", "printf '%s\\0' " + advice[1].decode()], stdout=subprocess.PIPE, text=True).stdout.split("\0")[:-1]
+    assert words[-3:-1] == ["kept", id] and all(" " <= c for c in advice[1].decode()), advice[1]
+    assert words[1:-3] == ([] if place == "variable" else ["--" + place, to]) + (["--"] if id[0] == "-" else [])
+    words = [word.replace(str(proxy.port), str(server.port)) for word in words]
     cli = Cli(server.where, IDEM_SERVER="127.0.0.1:%d" % server.port)
-    assert wait_until(lambda: cli("run", "kept", id, "--any-command", "--", "true").returncode == 12)
-    assert cli(*shlex.split(advice[1].decode())).returncode == 0
-    assert cli("run", "kept", id, "--", "true").returncode == 0
+    assert wait_until(lambda: cli("run", "--any-command", "--", "kept", id, "true").returncode == 12)
+    assert Cli(server.where, **({"IDEM_SERVER": "127.0.0.1:%d" % server.port} if place == "variable" else {}))(*words).returncode == 0
+    assert cli("run", "--", "kept", id, "true").returncode == 0
+
+
+def test_the_advice_for_a_claim_that_stays_shows_no_secret():
+    with folder() as where:
+        with open(os.open(where + "/credentials", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+            f.write("ops top-secret operate\n")
+        with Server(where, "--credentials", where + "/credentials", listen=True) as server:
+            proxy = LossyProxy(server.port, None, (b"RELEASE\r\n$4\r\nkept", b"RELEASE\r\n$0\r\n"))
+            try:
+                for address in ("ops:top-secret@127.0.0.1:%d", "idem://ops:top-secret@127.0.0.1:%d"):
+                    said = Cli(where)("run", "kept", name(), "--server", address % proxy.port, "--", "/no/such/command").stderr
+                    assert re.search(STAYS, said) and b"***@127.0.0.1" in said and b"top-secret" not in said, said
+            finally:
+                proxy.close()
+
+
+@pytest.mark.parametrize("args", [("forget", "s", "i"), ("settle", "s", "i", "--as", "failed", "--absent", "--result", "x")])
+def test_what_an_operator_changes_is_not_sent_if_nobody_answers_a_look_at_it(server, args):
+    """It would wait for its own time limit, too."""
+    def serve(client):
+        with client, socket.create_connection(("127.0.0.1", server.port)) as to:
+            while data := client.recv(65536):
+                asked.append(data.split(b"\r\n")[2].lower())
+                if asked[-1] != b"get":
+                    to.sendall(data)
+                    client.sendall(to.recv(65536))
+
+    asked, listener = [], socket.create_server(("127.0.0.1", 0))
+    serve_each(listener, serve)
+    try:
+        said = Cli(server.where)(*args, "--server", "idem://127.0.0.1:%d?timeout_ms=500" % listener.getsockname()[1])
+    finally:
+        listener.close()
+    assert said.returncode == 20 and b"get" in asked and args[0].encode() not in asked, (said, asked)
 
 
 def test_nothing_is_asked_between_a_claim_and_its_command(server):

@@ -122,6 +122,16 @@ class _KeyFormat(string.Formatter):
         return value, first
 
 
+def _name(function) -> str:
+    """A functools.partial and an object with __call__ have no name."""
+    return getattr(function, "__name__", None) or repr(function)
+
+
+def _is(kind, function) -> bool:
+    """kind: a test of inspect for functions. An object with __call__ is what that is."""
+    return kind(function) or kind(getattr(type(function), "__call__", None))
+
+
 class _Base:
     def __init__(self, url: Optional[str] = None, **options: Any):
         self.address = Address(url)
@@ -130,11 +140,11 @@ class _Base:
     @staticmethod
     def _namer(function, key, arguments):
         """A function that makes the key and the arguments of a call of the decorated one."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError("%s is a generator: what it yields cannot be kept as a result" % function.__name__)
+        if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
+            raise TypeError("%s is a generator: what it yields cannot be kept as a result" % _name(function))
         signature = inspect.signature(function)
         if not callable(key):
-            _KeyFormat.check(key, signature.parameters, function.__name__)
+            _KeyFormat.check(key, signature.parameters, _name(function))
         bound_to = next(iter(signature.parameters), None)
 
         def name(args, kwargs):
@@ -142,7 +152,7 @@ class _Base:
             bound.apply_defaults()
             made = key(*args, **kwargs) if callable(key) else _KeyFormat().format(key, **bound.arguments)
             if made is None or made == "":
-                raise ValueError("the key of %s is empty" % function.__name__)
+                raise ValueError("the key of %s is empty" % _name(function))
             if arguments is not NOTHING:
                 return str(made), arguments(*args, **kwargs)
             # An object's own text is another one in the next process: a method's `self` is no part of what was asked.
@@ -215,8 +225,8 @@ class Client(_Base):
         return got.result
 
     def _decorate(self, key, arguments, options, function):
-        if inspect.iscoroutinefunction(function):
-            raise TypeError("%s is a coroutine function: use AsyncClient" % function.__name__)
+        if _is(inspect.iscoroutinefunction, function):
+            raise TypeError("%s is a coroutine function: use AsyncClient" % _name(function))
         name = self._namer(function, key, arguments)
 
         @functools.wraps(function)
@@ -364,8 +374,8 @@ class AsyncClient(_Base):
             raise
 
     def _decorate(self, key, arguments, options, function):
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError("%s is not a coroutine function: use Client" % function.__name__)
+        if not _is(inspect.iscoroutinefunction, function):
+            raise TypeError("%s is not a coroutine function: use Client" % _name(function))
         name = self._namer(function, key, arguments)
 
         @functools.wraps(function)

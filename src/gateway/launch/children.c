@@ -10,6 +10,7 @@
 #include "../module/launched.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,14 +51,14 @@ add_unset(const struct idem_setting memory[3], struct idem_setting *settings)
  * unblock them themselves. */
 static enum idem_status
 start(char *const argv[], const struct idem_setting *settings, size_t count,
-      struct idem_child *child, struct idem_error *err)
+      int out, struct idem_child *child, struct idem_error *err)
 {
     sigset_t later;
     const struct idem_spawn how = {.argv = argv,
                                    .settings = settings,
                                    .setting_count = count,
                                    .in = -1,
-                                   .out = -1,
+                                   .out = out,
                                    .err = -1,
                                    .own_session = true,
                                    .mask = &later};
@@ -102,20 +103,27 @@ launch_how_it_ended(int status, char text[64])
     return text;
 }
 
-/* Passed in the environment, because a store's URL may contain a password and
- * every user of the machine can read a command line. */
-static enum idem_status
-start_engine(struct launch *self, struct idem_error *err)
-{
-    struct idem_setting settings[SETTINGS];
-    size_t count = add_unset(engine_memory, settings);
+struct engine_line {
     const char *argv[30];
-    char restarts[24], figures[PATH_MAX + 16], routes[PATH_MAX + 16];
+    char figures[PATH_MAX + 16], routes[PATH_MAX + 16];
+};
+
+/* The command line of the engine, with one more word unless that is NULL. */
+static void
+write_engine_line(const struct launch *self, const char *more,
+                  struct engine_line *line)
+{
+    const char **argv = line->argv;
     int n = 0;
 
-    snprintf(figures, sizeof(figures), "%s/" GATEWAY_FIGURES, self->folder);
+    snprintf(line->figures, sizeof(line->figures), "%s/" GATEWAY_FIGURES,
+             self->folder);
+    snprintf(line->routes, sizeof(line->routes), "%s/" GATEWAY_ROUTES,
+             self->folder);
     argv[n++] = launch_own_path();
     argv[n++] = "serve";
+    if (more)
+        argv[n++] = more;
     argv[n++] = "--socket";
     argv[n++] = self->socket;
     argv[n++] = "--trust-socket";
@@ -125,12 +133,11 @@ start_engine(struct launch *self, struct idem_error *err)
         argv[n++] = "--http-metrics-only";
     }
     argv[n++] = "--gateway-figures";
-    argv[n++] = figures;
+    argv[n++] = line->figures;
     if (self->config->console) {
-        snprintf(routes, sizeof(routes), "%s/" GATEWAY_ROUTES, self->folder);
         argv[n++] = "--console";
         argv[n++] = "--gateway-routes";
-        argv[n++] = routes;
+        argv[n++] = line->routes;
     }
     if (self->config->seal_key) {
         argv[n++] = "--seal-key";
@@ -151,6 +158,19 @@ start_engine(struct launch *self, struct idem_error *err)
         argv[n++] = "warning";
     }
     argv[n] = NULL;
+}
+
+/* The store's URL is passed in the environment, because it may contain a
+ * password and every user of the machine can read a command line. */
+static enum idem_status
+start_engine(struct launch *self, struct idem_error *err)
+{
+    struct idem_setting settings[SETTINGS];
+    size_t count = add_unset(engine_memory, settings);
+    struct engine_line line;
+    char restarts[24];
+
+    write_engine_line(self, NULL, &line);
     if (self->config->store)
         settings[count++] =
             (struct idem_setting){"IDEM_STORE", self->config->store};
@@ -158,7 +178,7 @@ start_engine(struct launch *self, struct idem_error *err)
              (unsigned long long)self->restarts);
     settings[count++] =
         (struct idem_setting){"IDEM_GATEWAY_RESTARTS", restarts};
-    return start((char **)argv, settings, count, &self->engine, err);
+    return start((char **)line.argv, settings, count, -1, &self->engine, err);
 }
 
 enum idem_status
@@ -198,7 +218,7 @@ launch_nginx_start(struct launch *self, struct idem_error *err)
     enum idem_status status;
 
     settings[count++] = (struct idem_setting){GATEWAY_LAUNCHED, "1"};
-    status = start((char **)argv, settings, count, &self->nginx, err);
+    status = start((char **)argv, settings, count, -1, &self->nginx, err);
 
     if (status != IDEM_OK)
         return status;
@@ -217,28 +237,55 @@ launch_nginx_start(struct launch *self, struct idem_error *err)
     return IDEM_OK;
 }
 
+/* Run a command that checks something; it says what is wrong on standard error.
+ */
+static enum idem_status
+run_test(const char *const argv[], const struct idem_setting *settings,
+         size_t count, const char *name, const char *refusal,
+         struct idem_error *err)
+{
+    struct idem_child child;
+    int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC), ended = 0;
+    enum idem_status status =
+        start((char **)argv, settings, count, nowhere, &child, err);
+
+    if (nowhere >= 0)
+        close(nowhere);
+    if (status != IDEM_OK)
+        return status;
+    if (!idem__child_wait(&child, TEST_MS, &ended)) {
+        kill(child.pid, SIGKILL);
+        (void)idem__child_wait(&child, -1, &ended);
+        return idem__fail(err, IDEM_ERR_INVALID, "%s did not end within %d s",
+                          name, TEST_MS / 1000);
+    }
+    if (WIFEXITED(ended) && WEXITSTATUS(ended) == 0)
+        return IDEM_OK;
+    return idem__fail(err, IDEM_ERR_INVALID, "%s and said why above", refusal);
+}
+
 enum idem_status
 launch_nginx_test(const struct launch *self, struct idem_error *err)
 {
     const struct idem_setting settings[] = {{GATEWAY_LAUNCHED, "1"}};
     const char *argv[] = {self->nginx_path, "-q", "-t",       "-p",
                           self->folder,     "-c", self->conf, NULL};
-    struct idem_child child;
-    enum idem_status status = start((char **)argv, settings, 1, &child, err);
-    int ended = 0;
 
-    if (status != IDEM_OK)
-        return status;
-    if (!idem__child_wait(&child, TEST_MS, &ended)) {
-        kill(child.pid, SIGKILL);
-        (void)idem__child_wait(&child, -1, &ended);
-        return idem__fail(err, IDEM_ERR_INVALID,
-                          "nginx -t did not end within %d s", TEST_MS / 1000);
-    }
-    if (WIFEXITED(ended) && WEXITSTATUS(ended) == 0)
-        return IDEM_OK;
-    return idem__fail(err, IDEM_ERR_INVALID,
-                      "nginx refuses the configuration and said why above");
+    return run_test(argv, settings, 1, "nginx -t",
+                    "nginx refuses the configuration", err);
+}
+
+enum idem_status
+launch_engine_test(const struct launch *self, struct idem_error *err)
+{
+    const struct idem_setting settings[] = {
+        {"IDEM_STORE", self->config->store}};
+    struct engine_line line;
+
+    write_engine_line(self, "--check", &line);
+    return run_test(line.argv, settings, self->config->store != NULL,
+                    "idem serve --check", "the engine refuses its options",
+                    err);
 }
 
 /* True: the child has ended. Another stop signal ends the wait, unless

@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Replaces a socket that a dead server or gateway left there. */
@@ -50,6 +51,32 @@ gateway_socket_take(const char *wanted, const char *engine, char *path,
     if (server_default_folder(NULL) != IDEM_OK ||
         take(path, engine, NULL) != IDEM_OK)
         path[0] = '\0';
+    return IDEM_OK;
+}
+
+enum idem_status
+gateway_socket_check(const char *wanted, struct idem_error *err)
+{
+    const char *slash = wanted ? strrchr(wanted, '/') : NULL;
+    char folder[PATH_MAX] = ".";
+    struct stat info;
+
+    if (!wanted || strcmp(wanted, "off") == 0)
+        return IDEM_OK;
+    if (slash)
+        snprintf(folder, sizeof(folder), "%.*s",
+                 slash == wanted ? 1 : (int)(slash - wanted), wanted);
+    if (access(folder, W_OK | X_OK) != 0)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "socket %s: %s: %s; make this folder, or give "
+                          "another path",
+                          wanted, folder, strerror(errno));
+    if (lstat(wanted, &info) == 0 && !S_ISSOCK(info.st_mode) &&
+        !S_ISLNK(info.st_mode))
+        return idem__fail(
+            err, IDEM_ERR_INVALID,
+            "%s exists and is not a socket; remove it, or give another path",
+            wanted);
     return IDEM_OK;
 }
 

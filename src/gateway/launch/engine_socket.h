@@ -17,6 +17,9 @@
 enum idem_status gateway_socket_take(const char *wanted, const char *engine,
                                      char *path, size_t path_len,
                                      struct idem_error *err);
+/* Can a configured socket be made? It may belong to a gateway that runs. */
+enum idem_status gateway_socket_check(const char *wanted,
+                                      struct idem_error *err);
 void gateway_socket_drop(const char *path, const char *engine);
 
 #endif

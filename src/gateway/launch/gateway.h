@@ -162,7 +162,8 @@ typedef enum idem_status gateway_load_fn(void *arg,
                                          struct gateway_config *config,
                                          struct idem_error *err);
 
-/* Does nginx accept it (nginx -t)? A running gateway is not disturbed. */
+/* Do nginx (nginx -t) and the engine (idem serve --check) accept it? A running
+ * gateway is not disturbed. */
 enum idem_status gateway_try(struct gateway_config *config,
                              struct idem_error *err);
 

@@ -46,6 +46,10 @@ const char *launch_own_path(void);
 
 /* Find the module and nginx, and choose the user of its workers. */
 enum idem_status launch_find(struct launch *self, struct idem_error *err);
+/* The absolute path of the configured folder, which must exist. */
+enum idem_status launch_folder_find(const struct gateway_config *config,
+                                    char path[PATH_MAX],
+                                    struct idem_error *err);
 enum idem_status launch_folder_make(struct launch *self,
                                     struct idem_error *err);
 void launch_folder_remove(struct launch *self);
@@ -96,6 +100,9 @@ enum idem_status launch_nginx_test(const struct launch *self,
 /* Say what is wrong if the server of --engine cannot be reached
  * (launch_engine.c). */
 void launch_engine_probe(const struct launch *self);
+/* Ask the engine whether it would accept its options (idem serve --check). */
+enum idem_status launch_engine_test(const struct launch *self,
+                                    struct idem_error *err);
 /* Stop nginx after it has finished its requests, then the engine. */
 void launch_stop_all(struct launch *self);
 

@@ -136,24 +136,49 @@ launch_find(struct launch *self, struct idem_error *err)
     return status == IDEM_OK ? find_nginx(self, err) : status;
 }
 
+/* A folder in which this user can make files; if not, errno says why. */
+static bool
+is_usable_folder(const char *path)
+{
+    struct stat info;
+
+    if (stat(path, &info) != 0)
+        return false;
+    if (!S_ISDIR(info.st_mode))
+        errno = ENOTDIR;
+    return S_ISDIR(info.st_mode) && access(path, W_OK | X_OK) == 0;
+}
+
+enum idem_status
+launch_folder_find(const struct gateway_config *config, char path[PATH_MAX],
+                   struct idem_error *err)
+{
+    if (!realpath(config->folder, path) || !is_usable_folder(path))
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "folder %s: %s; make a folder that only the "
+                          "gateway's user can write (mkdir -p -m 755), or "
+                          "leave --folder out for a temporary one",
+                          config->folder, strerror(errno));
+    if (strlen(path) > 80)
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "folder %s: a socket in it needs a path of at most "
+                          "80 bytes; choose a shorter one",
+                          path);
+    return IDEM_OK;
+}
+
 enum idem_status
 launch_folder_make(struct launch *self, struct idem_error *err)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
-    char figures[PATH_MAX + 16];
+    char figures[PATH_MAX + 16], path[PATH_MAX];
+    enum idem_status status;
 
     if (self->config->folder) {
-        if (!realpath(self->config->folder, self->folder))
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "folder %s: %s; make a folder that only the "
-                              "gateway's user can write (mkdir -p -m 755), or "
-                              "leave --folder out for a temporary one",
-                              self->config->folder, strerror(errno));
-        if (strlen(self->folder) > 80)
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "folder %s: a socket in it needs a path of at "
-                              "most 80 bytes; choose a shorter one",
-                              self->folder);
+        status = launch_folder_find(self->config, path, err);
+        if (status != IDEM_OK)
+            return status;
+        memcpy(self->folder, path, strlen(path) + 1);
     } else {
         if (!runtime || strlen(runtime) > 60 || geteuid() == 0 ||
             access(runtime, W_OK) != 0)

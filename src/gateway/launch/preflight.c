@@ -6,6 +6,7 @@
 #include "launch.h"
 
 #include "../../base/address.h"
+#include "engine_socket.h"
 #include "nginx_conf.h"
 
 #include <errno.h>
@@ -246,22 +247,35 @@ launch_say_sharing(const struct gateway_config *config)
                    "add a section [route /] to pass such paths to the service");
 }
 
+static enum idem_status
+try_engine(struct launch *self, struct idem_error *err)
+{
+    enum idem_status status = gateway_socket_check(self->config->socket, err);
+
+    launch_http_choose(self);
+    return status == IDEM_OK ? launch_engine_test(self, err) : status;
+}
+
 /* In a folder of its own, because a running gateway may use the configured one.
  */
 enum idem_status
 gateway_try(struct gateway_config *config, struct idem_error *err)
 {
     static struct launch launch = {.engine = {-1, -1}, .nginx = {-1, -1}};
-    char *folder = config->folder;
-    enum idem_status status;
+    char *folder = config->folder, path[PATH_MAX];
+    enum idem_status status =
+        folder ? launch_folder_find(config, path, err) : IDEM_OK;
 
     config->folder = NULL;
     launch.config = config;
-    status = launch_hosts_check(config, err);
+    if (status == IDEM_OK)
+        status = launch_hosts_check(config, err);
     if (status == IDEM_OK)
         status = launch_find(&launch, err);
     if (status == IDEM_OK)
         status = launch_folder_make(&launch, err);
+    if (status == IDEM_OK && !config->engine)
+        status = try_engine(&launch, err);
     if (status == IDEM_OK)
         status = launch_conf_write(&launch, err);
     if (status == IDEM_OK)

@@ -839,7 +839,7 @@ first_look(struct etcd_store *self, struct idem_error *err)
 }
 
 static enum idem_status
-open_store(struct idem_store *store, const char *url, struct idem_error *err)
+parse_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
     struct etcd_store *self = (struct etcd_store *)store;
     enum idem_status status;
@@ -859,17 +859,25 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
     if (status == IDEM_OK && strlen(prefix) + 2 > sizeof(self->prefix))
         status =
             idem__fail(err, IDEM_ERR_INVALID, "etcd: the prefix is too long");
-    if (status == IDEM_OK) {
+    if (status == IDEM_OK)
         self->prefix_len =
             (size_t)snprintf(self->prefix, sizeof(self->prefix), "%s/", prefix);
-        status = first_look(self, err);
-    }
     return status;
+}
+
+static enum idem_status
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
+{
+    enum idem_status status = parse_store(store, url, err);
+
+    return status == IDEM_OK ? first_look((struct etcd_store *)store, err)
+                             : status;
 }
 
 const struct idem_store_type idem__etcd_store = {
     .scheme = "etcd",
     .size = sizeof(struct etcd_store),
+    .parse = parse_store,
     .open = open_store,
     .swap = swap_batch,
     .load = load_batch,

@@ -118,8 +118,8 @@ idem__journal_read(struct journal *self, const struct slot *slot, uint8_t *out,
     struct segment *segment = idem__journal_segment(self, slot);
     uint64_t at = (slot->at - segment->base) * ENTRY_ALIGN, need;
     size_t got = 0;
-    int error = idem__tail_read(self, segment, out, (size_t)slot_room(slot), at,
-                                &got);
+    int error =
+        idem__tail_read(self, segment, out, (size_t)slot_room(slot), at, &got);
 
     if (error)
         return idem__fail(err, IDEM_ERR_UNAVAILABLE,
@@ -500,11 +500,9 @@ read_url(struct journal *self, const char *url, struct idem_error *err)
 }
 
 static enum idem_status
-open_tuned(struct journal *self, const char *url,
-           const struct journal_tuning *tuning, struct idem_error *err)
+parse_tuned(struct journal *self, const char *url,
+            const struct journal_tuning *tuning, struct idem_error *err)
 {
-    enum idem_status status;
-
     self->tuning = *tuning;
     self->io = tuning->io ? tuning->io : &idem__system_io;
     self->dir_fd = self->lock_fd = -1;
@@ -512,7 +510,23 @@ open_tuned(struct journal *self, const char *url,
     idem_buf_init(&self->scratch, BATCH_CAP);
     idem__index_init(&self->index, idem__new_rev(),
                      tuning->tag_mask ? tuning->tag_mask : UINT64_MAX);
-    status = read_url(self, url, err);
+    return read_url(self, url, err);
+}
+
+static enum idem_status
+parse_store(struct idem_store *store, const char *url, struct idem_error *err)
+{
+    static const struct journal_tuning real;
+
+    return parse_tuned((struct journal *)store, url, &real, err);
+}
+
+static enum idem_status
+open_tuned(struct journal *self, const char *url,
+           const struct journal_tuning *tuning, struct idem_error *err)
+{
+    enum idem_status status = parse_tuned(self, url, tuning, err);
+
     if (status == IDEM_OK)
         status = idem__folder_open(self, err);
     if (status == IDEM_OK && !idem__helper_start(self))
@@ -549,6 +563,7 @@ const struct idem_store_type idem__journal_store = {
     .scheme = "journal",
     .size = sizeof(struct journal),
     .local = true,
+    .parse = parse_store,
     .open = open_store,
     .swap = swap_batch,
     .load = load_batch,

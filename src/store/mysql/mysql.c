@@ -378,6 +378,12 @@ max_record(size_t packet_max)
 }
 
 static enum idem_status
+parse_store(struct idem_store *store, const char *url, struct idem_error *err)
+{
+    return idem__mysql_parse((struct mysql_store *)store, url, err);
+}
+
+static enum idem_status
 open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
     struct mysql_store *self = (struct mysql_store *)store;
@@ -448,6 +454,7 @@ const struct idem_store_type idem__mysql_store = {
     .scheme = "mysql",
     .size = sizeof(struct mysql_store),
     .share = 192, /* bench/notes.md: from here on two connections are faster */
+    .parse = parse_store,
     .open = open_store,
     .swap = idem__mysql_swap,
     .load = load_batch,

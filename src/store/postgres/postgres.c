@@ -359,8 +359,9 @@ close_store(struct idem_store *store)
 }
 
 static enum idem_status
-parse(struct postgres_store *self, const char *url, struct idem_error *err)
+parse_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
+    struct postgres_store *self = (struct postgres_store *)store;
     int64_t timeout_ms = TIMEOUT_MS;
     PQconninfoOption *parsed;
     char shown[200], *why = NULL;
@@ -397,7 +398,7 @@ static enum idem_status
 open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
     struct postgres_store *self = (struct postgres_store *)store;
-    enum idem_status status = parse(self, url, err);
+    enum idem_status status = parse_store(store, url, err);
 
     if (status == IDEM_OK)
         status = idem__postgres_connect(self, err);
@@ -415,7 +416,7 @@ static enum idem_status
 init_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
     struct postgres_store *self = (struct postgres_store *)store;
-    enum idem_status status = parse(self, url, err);
+    enum idem_status status = parse_store(store, url, err);
     PGresult *result;
 
     if (status == IDEM_OK)
@@ -433,6 +434,7 @@ const struct idem_store_type idem__postgres_store = {
     .scheme = "postgres",
     .size = sizeof(struct postgres_store),
     .share = 32, /* bench/notes.md: from here on two connections are faster */
+    .parse = parse_store,
     .open = open_store,
     .swap = idem__postgres_swap,
     .load = load_batch,

@@ -262,9 +262,9 @@ read_names(struct redis_settings *settings, struct idem_error *err)
 
 /* mysql:// and etcd:// have this option. */
 static bool
-asks_for_tls(const char *url)
+is_about_tls(const struct idem_error *err)
 {
-    return strstr(url, "?tls=") || strstr(url, "&tls=");
+    return strstr(err->text, "\": there is no option \"tls\"");
 }
 
 static enum idem_status
@@ -291,7 +291,7 @@ read_settings(const char *url, struct redis_settings *settings,
                         known, &settings->url, err);
     if (status == IDEM_OK)
         status = idem__url_numbers(&settings->url, numbers, err);
-    else if (status == IDEM_ERR_INVALID && asks_for_tls(url))
+    else if (status == IDEM_ERR_INVALID && err && is_about_tls(err))
         status = idem__fail(err, IDEM_ERR_INVALID,
                             "redis: for TLS write rediss%.*s://, without the "
                             "option tls",
@@ -436,6 +436,17 @@ add_hosts(struct redis_store *self, struct idem_error *err)
 }
 
 static enum idem_status
+parse_store(struct idem_store *store, const char *url, struct idem_error *err)
+{
+    struct redis_store *self = (struct redis_store *)store;
+
+    self->settings.options = &self->base.options;
+    self->settings.cluster = store->type == &idem__redis_cluster_store;
+    self->settings.link = &self->base.link;
+    return read_settings(url, &self->settings, err);
+}
+
+static enum idem_status
 open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
     struct redis_store *self = (struct redis_store *)store;
@@ -448,13 +459,10 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
         self->slots = malloc(REDIS_SLOTS * sizeof(*self->slots));
     if (cluster && !self->slots)
         return idem__fail(err, IDEM_ERR_MEMORY, "redis: out of memory");
-    self->settings.options = &self->base.options;
-    self->settings.cluster = cluster;
     self->settings.opening = true;
-    self->settings.link = &self->base.link;
     for (size_t i = 0; cluster && i < REDIS_SLOTS; i++)
         self->slots[i] = REDIS_NO_NODE;
-    status = read_settings(url, &self->settings, err);
+    status = parse_store(store, url, err);
     if (status == IDEM_OK)
         status = add_hosts(self, err);
     if (status == IDEM_OK)
@@ -467,10 +475,10 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
 }
 
 #define METHODS                                                                \
-    .size = sizeof(struct redis_store), .open = open_store,                    \
-    .swap = swap_batch, .load = load_batch, .scan = idem__redis_scan,          \
-    .now = read_clock, .tend = tend, .watch = idem__redis_watch,               \
-    .figures = figures, .close = close_store
+    .size = sizeof(struct redis_store), .parse = parse_store,                  \
+    .open = open_store, .swap = swap_batch, .load = load_batch,                \
+    .scan = idem__redis_scan, .now = read_clock, .tend = tend,                 \
+    .watch = idem__redis_watch, .figures = figures, .close = close_store
 
 const struct idem_store_type idem__redis_store = {
     .scheme = "redis",

@@ -604,8 +604,9 @@ close_store(struct idem_store *store)
 }
 
 static enum idem_status
-parse(struct sqlite_store *self, const char *url, struct idem_error *err)
+parse_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
+    struct sqlite_store *self = (struct sqlite_store *)store;
     char mode[16] = "rollback";
 
     self->path = strdup(url + strlen("sqlite:"));
@@ -629,7 +630,7 @@ static enum idem_status
 open_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
     struct sqlite_store *self = (struct sqlite_store *)store;
-    enum idem_status status = parse(self, url, err);
+    enum idem_status status = parse_store(store, url, err);
 
     return status == IDEM_OK ? connect_store(self, err) : status;
 }
@@ -652,6 +653,7 @@ init_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__sqlite_store = {
     .scheme = "sqlite",
     .size = sizeof(struct sqlite_store),
+    .parse = parse_store,
     .open = open_store,
     .swap = swap_batch,
     .load = load_batch,

@@ -181,10 +181,9 @@ read_url(struct zk_store *self, const char *url, struct idem_error *err)
 }
 
 static enum idem_status
-open_store(struct idem_store *store, const char *url, struct idem_error *err)
+parse_store(struct idem_store *store, const char *url, struct idem_error *err)
 {
     struct zk_store *self = (struct zk_store *)store;
-    enum idem_status status;
 
     memset(self->shard_versions, 0xff, sizeof(self->shard_versions));
     self->base.max_record = RECORD_MAX;
@@ -193,7 +192,15 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
     self->versions = calloc(ZK_VERSIONS, sizeof(*self->versions));
     if (!self->versions)
         return idem__fail(err, IDEM_ERR_MEMORY, "zookeeper: out of memory");
-    status = read_url(self, url, err);
+    return read_url(self, url, err);
+}
+
+static enum idem_status
+open_store(struct idem_store *store, const char *url, struct idem_error *err)
+{
+    struct zk_store *self = (struct zk_store *)store;
+    enum idem_status status = parse_store(store, url, err);
+
     self->acl = self->url.user ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
     /* Connecting to a server that has just been started takes longer. */
     if (status == IDEM_OK)
@@ -208,6 +215,7 @@ open_store(struct idem_store *store, const char *url, struct idem_error *err)
 const struct idem_store_type idem__zookeeper_store = {
     .scheme = "zookeeper",
     .size = sizeof(struct zk_store),
+    .parse = parse_store,
     .open = open_store,
     .swap = idem__zk_swap,
     .load = load_batch,
