@@ -316,3 +316,16 @@ def fetched(url):
         return urllib.request.urlopen(url, timeout=30).read()
     except OSError:
         return None
+
+
+def test_records_in_memory_are_warned_of_at_the_start_and_after_each_restart():
+    """Not even strict mode prevents a second run then."""
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, store="memory:") as g:
+        assert "memory: the records are lost when this process ends" in g.output()
+        assert ask(g.port, "k").status == 201
+        kill_engine(g)
+        eventually(lambda: "the engine is back" in g.output())
+        assert g.output().count("memory: the records of the engine that ended are lost") == 1, g.output()
+        assert eventually(lambda: ask(g.port, "k").status == 201) and executions(ledger)["k"] == 2
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        assert "memory:" not in g.output()

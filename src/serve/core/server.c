@@ -121,6 +121,24 @@ open_services(struct loop *loop, struct idem_error *err)
     return idem_ids_open(server->engine, &options, &server->ids, err);
 }
 
+/* With memory: not even strict mode survives the end of this process. The
+ * playground is meant to forget. */
+static void
+warn_of_memory(const struct server_config *config, struct server_log *log)
+{
+    const char *restarts = getenv("IDEM_GATEWAY_RESTARTS");
+
+    if (strcmp(config->store, "memory:") != 0 || config->playground)
+        return;
+    server_log_engine(
+        log, IDEM_LOG_WARNING,
+        restarts && strcmp(restarts, "0") != 0
+            ? "memory: the records of the engine that ended are lost, and "
+              "their requests run again; use journal:DIR for strict requests"
+            : "memory: the records are lost when this process ends, and their "
+              "requests then run again; use journal:DIR for strict requests");
+}
+
 static enum idem_status
 open_engine(struct loop *loop, struct idem_error *err)
 {
@@ -154,6 +172,7 @@ open_engine(struct loop *loop, struct idem_error *err)
     status = idem__store_open(config->store, &store_options, &inner.store, err);
     if (status != IDEM_OK)
         return status;
+    warn_of_memory(config, loop->log);
     inner.driven = inner.store->type->local;
     status = idem__engine_open(NULL, &options, &inner, &loop->engine, err);
     loop->driven = inner.driven;
