@@ -73,11 +73,11 @@ set(const struct cli_option *option, const char *value)
     }
     if (ok)
         return -1;
-    return cli_usage_error("--%s \"%s\" %s", option->name, value,
-                           option->kind == CLI_MS ? idem__time_flaw(value, flaw)
-                           : option->kind == CLI_SIZE
-                               ? "is not a size: give 4096, 64k, 1m, 2g"
-                               : "is not a number, 0 or more");
+    return cli_usage_error(
+        "--%s \"%s\" %s", option->name, value,
+        option->kind == CLI_MS     ? idem__time_flaw(option->name, value, flaw)
+        : option->kind == CLI_SIZE ? "is not a size: give 4096, 64k, 1m, 2g"
+                                   : "is not a number, 0 or more");
 }
 
 /* ---- help ------------------------------------------------------------- */

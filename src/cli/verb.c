@@ -552,7 +552,7 @@ read_lease(const char *text, int64_t *lease_ms)
 
     if (!idem__units_parse(IDEM__UNIT_TIME, text, lease_ms))
         return cli_usage_error("the lease \"%s\" %s", text,
-                               idem__time_flaw(text, flaw));
+                               idem__time_flaw("lease", text, flaw));
     return *lease_ms > 0 ? -1 : cli_usage_error("a lease is at least 1ms");
 }
 

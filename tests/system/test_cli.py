@@ -358,6 +358,7 @@ BAD = [
     (("begin", "s", "i", "--lease", "-5s"), "is not a time"),
     (("begin", "s", "i", "--lease", "8d"), "out of range"),
     (("begin", "s", "i", "--ttl", "0ms"), "at least 1ms"),
+    (("begin", "s", "i", "--ttl", "7"), '--ttl "7" has no unit: 7h or 7d?'),
     (("begin", "s", "i", "--ttl", "99999999999999999999d"), "is not a time"),
     (("begin", "s", "i", "--ttl", "9999999999999d"), "is not a time"),
     (("begin", "s", "i", "--strict", "--loose"), "not both"),
