@@ -5,6 +5,7 @@
 #include "../../base/json_memory.h"
 #include "../resp/loop.h"
 #include "doubts.h"
+#include "listen.h"
 #include "second.h"
 #include "systemd.h"
 
@@ -221,12 +222,29 @@ log_ready(struct loop *loop)
     }
 }
 
+/* A server that listens before its store is open would look ready. One that
+ * finds out afterwards that its port is taken has created an empty journal. So
+ * ask before. */
+static enum idem_status
+try_addresses(const struct server_config *config, struct idem_error *err)
+{
+    enum idem_status status = server_listen_try(config->listen, err);
+
+    if (status == IDEM_OK)
+        status = server_listen_try(config->http, err);
+    if (status == IDEM_OK && config->socket && !config->default_socket)
+        status = server_socket_try(config->socket, err);
+    return status;
+}
+
 static enum idem_status
 start(struct loop *loop, struct idem_error *err)
 {
-    enum idem_status status = make_default_folders(loop->config, err);
+    enum idem_status status = try_addresses(loop->config, err);
 
     idem__json_watch();
+    if (status == IDEM_OK)
+        status = make_default_folders(loop->config, err);
     if (status == IDEM_OK)
         status = open_engine(loop, err);
     if (status == IDEM_OK)
