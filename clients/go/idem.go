@@ -293,7 +293,7 @@ func found(verdict, scope, key string, after time.Duration, kept stored) (*store
 		return nil, because(ErrOutcomeUnknown, "nobody knows whether %s was executed: find out, then settle it (idem doubts lists it; idem settle %s %s --as …)",
 			where, shellWord(scope), shellWord(key))
 	case "mismatch":
-		return nil, because(ErrMismatch, "%s", where)
+		return nil, because(ErrMismatch, "%s; a retry must pass the first arguments; other work needs another key", where)
 	case "duplicate":
 		return nil, ErrTokenUsed
 	case "unknown":

@@ -54,13 +54,15 @@ idem__units_parse(enum idem__unit unit, const char *text, int64_t *value)
 }
 
 const char *
-idem__time_flaw(const char *text, char flaw[IDEM__TIME_FLAW_LEN])
+idem__time_flaw(const char *name, const char *text,
+                char flaw[IDEM__TIME_FLAW_LEN])
 {
     size_t digits = strspn(text, "0123456789");
+    bool is_long = strstr(name, "ttl") != NULL;
 
     if (digits > 0 && digits < 20 && text[digits] == '\0')
-        snprintf(flaw, IDEM__TIME_FLAW_LEN, "has no unit: %ss or %sms?", text,
-                 text);
+        snprintf(flaw, IDEM__TIME_FLAW_LEN, "has no unit: %s%s or %s%s?", text,
+                 is_long ? "h" : "s", text, is_long ? "d" : "ms");
     else
         snprintf(flaw, IDEM__TIME_FLAW_LEN,
                  "is not a time: give 1500ms, 30s, 5m, 24h, 7d");

@@ -17,8 +17,9 @@ enum idem__unit { IDEM__UNIT_NONE, IDEM__UNIT_TIME, IDEM__UNIT_SIZE };
 bool idem__units_parse(enum idem__unit unit, const char *text, int64_t *value);
 
 /* What is wrong with a time that could not be parsed, as the end of a message:
- * `has no unit: 30s or 30ms?`. */
+ * `has no unit: 30s or 30ms?`. The name of a TTL gets `7h or 7d?`. */
 #define IDEM__TIME_FLAW_LEN 96
-const char *idem__time_flaw(const char *text, char flaw[IDEM__TIME_FLAW_LEN]);
+const char *idem__time_flaw(const char *name, const char *text,
+                            char flaw[IDEM__TIME_FLAW_LEN]);
 
 #endif

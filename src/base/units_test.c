@@ -79,13 +79,18 @@ a_time_without_a_unit_is_told_which_it_could_have(void **state)
     char flaw[IDEM__TIME_FLAW_LEN];
 
     (void)state;
-    assert_string_equal(idem__time_flaw("30", flaw),
+    assert_string_equal(idem__time_flaw("lease", "30", flaw),
                         "has no unit: 30s or 30ms?");
-    assert_non_null(strstr(idem__time_flaw("soon", flaw), "is not a time"));
-    assert_non_null(strstr(idem__time_flaw("30x", flaw), "is not a time"));
+    assert_string_equal(idem__time_flaw("token-ttl", "7", flaw),
+                        "has no unit: 7h or 7d?");
+    assert_non_null(
+        strstr(idem__time_flaw("lease", "soon", flaw), "is not a time"));
+    assert_non_null(
+        strstr(idem__time_flaw("lease", "30x", flaw), "is not a time"));
     /* Nobody means a time with so many digits. */
     assert_non_null(
-        strstr(idem__time_flaw("12345678901234567890", flaw), "is not a time"));
+        strstr(idem__time_flaw("lease", "12345678901234567890", flaw),
+               "is not a time"));
 }
 
 /* The name among these that is nearest to the word; "" if none is near. */

@@ -242,6 +242,31 @@ settle_one(const struct cli_verb *verb, struct idem_engine *engine,
     return status == IDEM_OK;
 }
 
+/* A gateway's client expects an HTTP response, and an outcome is final.
+ * Returns -1 to continue, else the exit code. */
+static int
+refuse_bare_results(const struct cli_verb *verb, const struct list *list)
+{
+    const struct idem_record *first = NULL;
+    size_t count = 0;
+
+    for (size_t i = 0; verb->bare_result && i < list->count; i++) {
+        if (cli_is_of_gateway(&list->records[i])) {
+            first = first ? first : &list->records[i];
+            count++;
+        }
+    }
+    if (!first)
+        return -1;
+    return cli_usage_error("%zu of these %zu doubts, first \"%.*s\", were "
+                           "started by a gateway: give the response with "
+                           "--http STATUS --header ... --body ..., or add "
+                           "--kind raw to store the bare result; nothing was "
+                           "settled",
+                           count, list->count, (int)first->id.len,
+                           (const char *)first->id.data);
+}
+
 static int
 settle_list(const struct cli_verb *verb, struct idem_engine *engine,
             const struct list *list, const struct cli_doubts *wanted,
@@ -250,10 +275,11 @@ settle_list(const struct cli_verb *verb, struct idem_engine *engine,
     size_t settled = 0;
     int code;
 
-    if (wanted->dry_run) {
+    if (wanted->dry_run)
         print_list(list, &verb->where);
-        return CLI_OK;
-    }
+    code = refuse_bare_results(verb, list);
+    if (code >= 0 || wanted->dry_run)
+        return code >= 0 ? code : CLI_OK;
     code = list->count > 0 ? confirm(verb, list, wanted, op) : -1;
     if (code >= 0)
         return code;

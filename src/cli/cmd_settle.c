@@ -34,6 +34,23 @@ read_header(const char *text, struct gateway_header *header)
            gateway_header_value_ok(header->value);
 }
 
+/* Many clients read a body as JSON only if its header says so. */
+static void
+note_json(const struct gateway_result *answer, const struct idem_buf *body)
+{
+    json_t *json = json_loadb((const char *)body->data, body->len, 0, NULL);
+    bool typed = false;
+
+    for (size_t i = 0; i < answer->header_count; i++)
+        typed =
+            typed || idem__bytes_is(answer->headers[i].name, "Content-Type");
+    if (json && !typed)
+        fputs("idem: the body looks like JSON, and no --header 'Content-Type: "
+              "application/json' is given: clients get it without a type\n",
+              stderr);
+    json_decref(json);
+}
+
 /* Put the status and the headers before the body, in the format of
  * docs/results.md. Returns -1 to continue, else the exit code. */
 static int
@@ -67,6 +84,7 @@ compose(const struct settle *s, struct idem_buf *result)
     } else {
         uint8_t *head = malloc(len);
 
+        note_json(&answer, &body);
         idem_buf_init(result, IDEM_RESULT_MAX);
         if (head)
             gateway_result_head(&answer, head);
@@ -170,6 +188,7 @@ run(struct settle *s, char **args, size_t count)
         place_reason(s, &op);
         /* The store itself compares a fence with the record. */
         s->verb.must_exist = s->as && !s->absent && !s->fence;
+        s->verb.bare_result = s->result && *s->result && !s->kind;
         code = count == 2 ? cli_run_verb(&s->verb, &op)
                           : cli_settle_doubts(&s->verb, &s->doubts, &op);
     }
@@ -188,7 +207,7 @@ cli_settle(int argc, char **argv)
          "the outcome of a record in doubt: succeeded or failed"},
         {"result", 'r', CLI_TEXT, &s.result, "VALUE",
          "with --as: the result for duplicates, @FILE, or - for "
-         "standard input"},
+         "standard input; a gateway's request needs --http, or --kind raw"},
         CLI_KIND_OPTION(&s.kind),
         {"http", 0, CLI_NUMBER, &s.http, "STATUS",
          "with --as: the result is an HTTP response with this "

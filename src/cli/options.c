@@ -73,11 +73,11 @@ set(const struct cli_option *option, const char *value)
     }
     if (ok)
         return -1;
-    return cli_usage_error("--%s \"%s\" %s", option->name, value,
-                           option->kind == CLI_MS ? idem__time_flaw(value, flaw)
-                           : option->kind == CLI_SIZE
-                               ? "is not a size: give 4096, 64k, 1m, 2g"
-                               : "is not a number, 0 or more");
+    return cli_usage_error(
+        "--%s \"%s\" %s", option->name, value,
+        option->kind == CLI_MS     ? idem__time_flaw(option->name, value, flaw)
+        : option->kind == CLI_SIZE ? "is not a size: give 4096, 64k, 1m, 2g"
+                                   : "is not a number, 0 or more");
 }
 
 /* ---- help ------------------------------------------------------------- */
@@ -289,12 +289,58 @@ missing(const struct cli_syntax *syntax, size_t count)
     return word && *word != '[' && *word != '-' ? word : NULL;
 }
 
+/* Is this word a value that a file gives to an option: `required = on`? */
+static bool
+is_switch(const char *word)
+{
+    static const char *const words[] = {"on",   "off",   "yes", "no",
+                                        "true", "false", "1",   "0"};
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strcmp(word, words[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The option of this word, which may be "--json", if it takes no value. */
+static const char *
+flag_of(const struct cli_syntax *syntax, const char *word)
+{
+    const struct cli_option *option;
+
+    if (strcmp(word, "--json") == 0)
+        return "json";
+    option = word[1] == '-' ? find(syntax, word + 2, strlen(word + 2))
+                            : find_letter(syntax, word[1]);
+    return option && option->kind == CLI_FLAG ? option->name : NULL;
+}
+
+/* The argument that is too many, and the option without a value that it
+ * follows. */
+struct surplus {
+    const char *word, *flag;
+    bool sure; /* it was meant as the option's value */
+};
+
+static void
+note_surplus(struct surplus *surplus, const char *word, const char *flag,
+             bool too_many)
+{
+    if (surplus->sure || (surplus->word && !(flag && is_switch(word))) ||
+        (!too_many && !(flag && is_switch(word))))
+        return;
+    *surplus = (struct surplus){word, flag, flag && is_switch(word)};
+}
+
 int
 cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
           size_t *arg_count)
 {
     size_t count = 0;
     bool options_over = false;
+    const char *flag = NULL;
+    struct surplus surplus = {0};
 
     /* Other arguments move to the front, after argv[0], as options are
      * removed. */
@@ -308,8 +354,12 @@ cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
 
             if (code >= 0)
                 return code;
+            flag = flag_of(syntax, word);
         } else {
             argv[1 + count++] = word;
+            note_surplus(&surplus, word, options_over ? NULL : flag,
+                         count > syntax->max_args);
+            flag = NULL;
             if (count == syntax->stop_at)
                 options_over = true;
         }
@@ -318,7 +368,10 @@ cli_parse(const struct cli_syntax *syntax, int argc, char **argv, char ***args,
         const char *word = missing(syntax, count);
 
         if (count > syntax->max_args)
-            cli_usage_error("%s: too many arguments", argv[0]);
+            cli_usage_error("%s: \"%s\" is one argument too many%s%s%s",
+                            argv[0], surplus.word, surplus.flag ? "; --" : "",
+                            surplus.flag ? surplus.flag : "",
+                            surplus.flag ? " takes no value" : "");
         else if (word)
             cli_usage_error("%s: too few arguments: %.*s is missing", argv[0],
                             (int)strcspn(word, " "), word);

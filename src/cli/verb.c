@@ -224,10 +224,10 @@ lost_result(const struct idem_op *op, const struct idem_answer *answer)
            (answer->record->flags & IDEM_FLAG_NOT_REPLAYABLE);
 }
 
-/* The label of a gateway's request begins with its method: "POST /orders". */
-static bool
-has_request_line(struct idem_bytes subject)
+bool
+cli_is_of_gateway(const struct idem_record *record)
 {
+    struct idem_bytes subject = record->subject;
     const char *text = subject.data;
     size_t len = 0;
 
@@ -243,7 +243,7 @@ odd_kind(const struct idem_op *op, const struct idem_record *record)
 {
     bool http = op->kind == IDEM_KIND_HTTP;
 
-    if (has_request_line(record->subject) == http)
+    if (cli_is_of_gateway(record) == http)
         return NULL;
     return http ? "was not started by a gateway; its callers can read this "
                   "HTTP response only if they handle HTTP, and --result stores "
@@ -356,6 +356,31 @@ was_absent(struct idem_engine *engine, const struct idem_op *op)
 
     idem_answer_clear(&answer);
     return absent;
+}
+
+/* A gateway's client expects an HTTP response, and an outcome is final.
+ * Returns -1 to continue, else the exit code. */
+static int
+refuse_bare_result(const struct cli_verb *verb, struct idem_engine *engine,
+                   const struct idem_op *op)
+{
+    struct idem_op get = {
+        .verb = IDEM_GET, .type = op->type, .scope = op->scope, .id = op->id};
+    struct idem_answer answer = {0};
+    int code = -1;
+
+    if (verb->bare_result &&
+        idem__do_verb(engine, &get, false, &answer, NULL) == IDEM_OK &&
+        answer.verdict == IDEM_V_RECORD &&
+        answer.record->state == IDEM_STATE_EXECUTING &&
+        cli_is_of_gateway(answer.record))
+        code = cli_usage_error("\"%.*s\" was started by a gateway: give the "
+                               "response with --http STATUS --header ... "
+                               "--body ..., or add --kind raw to store the "
+                               "bare result",
+                               (int)op->id.len, (const char *)op->id.data);
+    idem_answer_clear(&answer);
+    return code;
 }
 
 /* An outcome for a mistyped id would be stored for a request that never came.
@@ -497,7 +522,7 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     struct idem_error err = {0};
     enum idem_status status;
     bool missing = false;
-    int code;
+    int code = -1;
 
     if (verb->print && !cli_is_field(verb->print))
         return cli_usage_error("--print \"%s\" is not a field of the output",
@@ -513,6 +538,12 @@ cli_run_verb(const struct cli_verb *verb, struct idem_op *op)
     status = cli_engine_open(&where, &engine, &err);
     if (status == IDEM_OK)
         status = find_missing(verb, engine, op, &answer, &missing, &err);
+    if (status == IDEM_OK && !missing)
+        code = refuse_bare_result(verb, engine, op);
+    if (code >= 0) {
+        idem_close(engine);
+        return code;
+    }
     if (status == IDEM_OK && !missing) {
         status = cli_do_verb(verb, engine, op, &answer, &err);
         err.status = status;
@@ -540,7 +571,7 @@ read_lease(const char *text, int64_t *lease_ms)
 
     if (!idem__units_parse(IDEM__UNIT_TIME, text, lease_ms))
         return cli_usage_error("the lease \"%s\" %s", text,
-                               idem__time_flaw(text, flaw));
+                               idem__time_flaw("lease", text, flaw));
     return *lease_ms > 0 ? -1 : cli_usage_error("a lease is at least 1ms");
 }
 

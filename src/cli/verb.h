@@ -14,6 +14,7 @@ struct cli_verb {
     const char *print;   /* --print */
     int64_t patience_ms; /* how long to retry while busy */
     bool must_exist;     /* refuse a key that has no record */
+    bool bare_result;    /* without a kind: refuse a doubt of a gateway */
 };
 
 #define CLI_VERB_OPTIONS(verb)                                                 \
@@ -76,6 +77,9 @@ enum idem_status cli_do_verb(const struct cli_verb *verb,
  * to do. Errors of the connection to a server say it themselves. */
 void cli_advise_on_store(const struct cli_where *where,
                          const struct idem_op *op, struct idem_error *err);
+
+/* The label of a gateway's request begins with its method: "POST /orders". */
+bool cli_is_of_gateway(const struct idem_record *record);
 
 /* Run the op and print its answer; returns the exit code. */
 int cli_run_verb(const struct cli_verb *verb, struct idem_op *op);

@@ -100,7 +100,7 @@ an_address_that_a_store_cannot_use_is_refused(void **state)
     refused("redis+sentinel://h/" LONG, IDEM_ERR_INVALID, "name the primary");
     refused("redis+sentinel://h/m/x", IDEM_ERR_INVALID, "database number");
     refused("redis+sentinel://h/m?replicas=0", IDEM_ERR_INVALID,
-            "leave it out");
+            "set replicas= to the number of replicas");
     refused("redis+sentinel://" HOSTS_17 "/m", IDEM_ERR_INVALID, "at most 16");
     refused("redis://h?cert=c", IDEM_ERR_INVALID, "rediss");
     refused("redis://h?key=k", IDEM_ERR_INVALID, "rediss");

@@ -365,7 +365,13 @@ BAD = [
     (("begin", "s"), "too few arguments: ID is missing"),
     (("begin",), "too few arguments: SCOPE is missing"),
     (("finish", "s", "i", "1"), "too few arguments: succeeded|failed is missing"),
-    (("begin", "s", "i", "more"), "too many arguments"),
+    (("begin", "s", "i", "more", "and", "more"), 'begin: "more" is one argument too many\n'),
+    (("begin", "s", "--strict", "i", "more"), 'begin: "more" is one argument too many\n'),
+    (("begin", "s", "i", "--strict", "more"), 'begin: "more" is one argument too many; --strict takes no value\n'),
+    (("begin", "--strict", "yes", "s", "i"), 'begin: "yes" is one argument too many; --strict takes no value\n'),
+    (("begin", "s", "i", "--", "more"), 'begin: "more" is one argument too many\n'),
+    (("gateway", "--required", "on"), 'gateway: "on" is one argument too many; --required takes no value\n'),
+    (("serve", "--json", "yes"), 'serve: "yes" is one argument too many; --json takes no value\n'),
     (("begin", "s", "i", "--colour"), "no option --colour"),
     (("begin", "s", "i", "-x"), "no option -x"),
     (("begin", "s", "i", "--lease"), "--lease needs a value"),
@@ -374,6 +380,7 @@ BAD = [
     (("begin", "s", "i", "--lease", "-5s"), "is not a time"),
     (("begin", "s", "i", "--lease", "8d"), "out of range"),
     (("begin", "s", "i", "--ttl", "0ms"), "at least 1ms"),
+    (("begin", "s", "i", "--ttl", "7"), '--ttl "7" has no unit: 7h or 7d?'),
     (("begin", "s", "i", "--ttl", "99999999999999999999d"), "is not a time"),
     (("begin", "s", "i", "--ttl", "9999999999999d"), "is not a time"),
     (("begin", "s", "i", "--strict", "--loose"), "not both"),
@@ -790,8 +797,39 @@ def test_an_http_response_for_a_record_of_no_gateway_is_told(bare):
     bare("begin", "s", "bytes", "--lease", "50ms")
     assert bare("settle", "s", "bytes", "--as", "succeeded", "--result", "x", "--wait", "10s")[0] == 0 and "gateway" not in bare.said
     bare("begin", "s", "theirs", "--lease", "50ms", "--subject", "POST /orders")
-    assert bare("settle", "s", "theirs", "--as", "succeeded", "--result", "x", "--wait", "10s")[0] == 0
+    assert bare("settle", "s", "theirs", "--as", "succeeded", "--result", "x", "--kind", "raw", "--wait", "10s")[0] == 0
     assert "s theirs was started by a gateway" in bare.said and "--http STATUS --body VALUE" in bare.said
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["text", "json"])
+def test_a_bare_result_for_a_gateways_request_is_refused_before_it_is_stored(bare, json_too):
+    for name, subject in (("o-11", "POST /orders"), ("o-12", "PUT /orders"), ("own", "pay 7")):
+        bare("begin", "s", name, "--lease", "50ms", "--subject", subject)
+    time.sleep(0.2)
+    code, out = bare("settle", "s", "o-11", "--as", "succeeded", "--result", "x", "--wait", "10s", *json_too)
+    assert (code, out) == (2, "") and bare.said == (
+        'idem: "o-11" was started by a gateway: give the response with --http STATUS --header ... --body ..., or add --kind raw to '
+        'store the bare result\n'), (code, out, bare.said)
+    assert "state: executing" in bare("get", "s", "o-11")[1]
+    many = ["settle", "--scope", "s", "--as", "succeeded", "--result", "x", "--wait", "10s", *json_too]
+    for how in ("--yes", "--dry-run"):
+        code, out = bare(*many, how)
+        assert code == 2 and ("own" in out) == (how == "--dry-run") and 'idem: 2 of these 3 doubts, first "o-1' in bare.said and \
+            "--kind raw" in bare.said and "nothing was settled" in bare.said, (code, out, bare.said)
+    assert len(bare("doubts")[1].splitlines()) == 3
+    # Without a result, and for a record that is decided, nothing is refused.
+    assert bare("settle", "s", "o-12", "--as", "failed", "--wait", "10s")[0] == 0
+    assert bare("settle", "s", "o-12", "--as", "failed", "--result", "x")[0] == 10
+    assert bare(*many, "--kind", "raw", "--yes")[0] == 0 and len(bare("doubts")[1].splitlines()) == 0
+
+
+def test_a_json_body_without_a_type_is_told(bare):
+    settle = lambda name, *args: bare("settle", "s", name, "--absent", "--as", "succeeded", "--http", "201", *args)[0]  # noqa: E731
+    for i, (told, args) in enumerate(((True, ["--body", ' {"order": 7}']), (True, ["--body", "[1]", "--header", "X-Type: json"]),
+                                      (False, ["--body", "paid"]), (False, ["--body", "{paid}"]), (False, []),
+                                      (False, ["--body", "[1]", "--header", "content-type: text/plain"]))):
+        assert settle("k%d" % i, *args) == 0
+        assert ("looks like JSON, and no --header 'Content-Type: application/json'" in bare.said) == told, (args, bare.said)
 
 
 @pytest.mark.parametrize("status", ["204", "205", "304"])

@@ -250,10 +250,10 @@ def fresh(drivers, i, language, world):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_an_error_says_which_server_and_what_to_do(language):
     """Not the bare word of the protocol."""
-    def told(url, key, deadline_ms=30000):
+    def told(url, key, deadline_ms=30000, **more):
         d = driver(language, url)
         try:
-            return d.call({"op": "once", "scope": "s", "key": key, "work": [{"return": 1}], "options": {"deadline_ms": deadline_ms}})
+            return d.call({"op": "once", "scope": "s", "key": key, "work": [{"return": 1}], "options": {"deadline_ms": deadline_ms}, **more})
         finally:
             d.close()
 
@@ -266,6 +266,11 @@ def test_an_error_says_which_server_and_what_to_do(language):
         assert stranger["class"] == "not_executed" and "IDEM_AUTH=name:secret" in stranger["message"], stranger
         long = told("idem://shop:a-long-secret@" + address, "k" * 304)
         assert long["class"] == "not_executed" and long["message"].startswith("the id (key) has 304 bytes"), long
+        url = "idem://shop:a-long-secret@" + address
+        assert told(url, "k", arguments={"amount": 5})["class"] == "done"
+        other = told(url, "k", arguments={"amount": 6})
+        assert other["error"] == "Mismatch" and "s/k" in other["message"] and other["message"].endswith(
+            "; a retry must pass the first arguments; other work needs another key"), other
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """`idem gateway` stays up when its engine dies: other traffic goes on, gated requests are answered rightly, service returns."""
 import collections
+import contextlib
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import urllib.request
 import pytest
 
 from gateway import *
-from lib import folder, listens, runs
+from lib import Server, folder, free_port, listens, runs
 from servers import Redis
 
 
@@ -316,3 +317,54 @@ def fetched(url):
         return urllib.request.urlopen(url, timeout=30).read()
     except OSError:
         return None
+
+
+def test_records_in_memory_are_warned_of_at_the_start_and_after_each_restart():
+    """Not even strict mode prevents a second run then."""
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port, store="memory:") as g:
+        assert "memory: the records are lost when this process ends" in g.output()
+        assert ask(g.port, "k").status == 201
+        kill_engine(g)
+        eventually(lambda: "the engine is back" in g.output())
+        assert g.output().count("memory: the records of the engine that ended are lost") == 1, g.output()
+        assert eventually(lambda: ask(g.port, "k").status == 201) and executions(ledger)["k"] == 2
+    with folder() as where, Ledger(where) as ledger, Gateway(where, ledger.port) as g:
+        assert "memory:" not in g.output()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_an_engine_that_is_away_is_logged_once_with_the_reason_and_once_when_it_is_back(kind):
+    with folder() as where, Ledger(where) as ledger, contextlib.ExitStack() as left:
+        port = free_port()
+        listen = ["--listen", "127.0.0.1:%d" % port]
+        with Nginx(where, "127.0.0.1:%d" % port if kind == "tcp" else where + "/s", ledger.port) as nginx:
+            said = lambda: re.findall('idem engine ".*": (.*)|(connect\\(\\) to .*)', nginx.errors())  # noqa: E731
+            eventually(lambda: said())
+            time.sleep(4)  # it has tried about ten times
+            reason = "111: Connection refused" if kind == "tcp" else "2: No such file or directory"
+            assert said() == [("cannot connect (%s)" % reason, "")], said()
+            server = left.enter_context(Server(where, *listen))
+            eventually(lambda: re.fullmatch(r"connected again after [4-9]\.\d s", said()[-1][0]))
+            assert ask(nginx.port, "k").status == 201 and len(said()) == 2
+            server.send(signal.SIGKILL)
+            eventually(lambda: len(said()) >= 4)
+            time.sleep(3)
+            assert [line[0] for line in said()[2:]] == ["connection lost", "cannot connect (111: Connection refused)"], said()
+            left.enter_context(Server(where, *listen))
+            eventually(lambda: said()[-1][0].startswith("connected again after") and len(said()) == 5)
+
+
+def test_an_engine_that_hangs_up_at_once_is_not_logged_each_time():
+    """As a load balancer without servers does."""
+    with folder() as where, Ledger(where) as ledger, socket.create_server(("127.0.0.1", 0)) as nothing:
+        def hang_up():
+            with contextlib.suppress(OSError):
+                while True:
+                    nothing.accept()[0].close()
+                    hung_up.append(1)
+        hung_up = []
+        threading.Thread(target=hang_up, daemon=True).start()
+        with Nginx(where, "127.0.0.1:%d" % nothing.getsockname()[1], ledger.port) as nginx:
+            eventually(lambda: len(hung_up) > 20)
+            assert 1 <= nginx.errors().count('idem engine "') <= 2, nginx.errors()
+        nothing.shutdown(socket.SHUT_RDWR)

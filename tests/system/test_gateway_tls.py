@@ -206,9 +206,10 @@ def test_an_engine_may_be_a_socket_of_this_machine(files):
 
 
 @pytest.mark.parametrize("flags, said", [
-    (["--store", "memory:"], "store belongs to an engine that the gateway starts itself"), (["--console"], "console"),
-    (["--seal-key", "/nonexistent"], "seal-key belongs"), (["--http", "127.0.0.1:1"], "http belongs"),
-    (["--socket", "/nonexistent"], "socket belongs"), (["--credentials", "/nonexistent"], "credentials belongs"),
+    (["--store", "memory:"], "--store and --engine exclude each other: with --engine, the records are where that server keeps them"),
+    (["--console"], "console"),
+    (["--seal-key", "/nonexistent"], "--seal-key and --engine exclude each other"), (["--http", "127.0.0.1:1"], "--http and --engine exclude each other"),
+    (["--socket", "/nonexistent"], "--socket and --engine exclude each other"), (["--credentials", "/nonexistent"], "--credentials and --engine exclude each other"),
     (["--engine", "redis://127.0.0.1"], "not the URL of a server"), (["--engine", "name:secret@h:1"], "not the URL of a server"), (["--engine", "idems://h?ca=/nonexistent.pem"], "/nonexistent.pem"),
     (["--engine", "idem://a:secret@h?auth-fil=x"], "auth-fil"), (["--engine", "idem://h?auth-file=/nonexistent"], "/nonexistent")])
 def test_an_engine_elsewhere_has_its_own_settings(flags, said):

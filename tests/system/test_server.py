@@ -588,6 +588,20 @@ def test_a_second_server_does_not_take_the_socket_or_the_data():
             assert c("PING") == "PONG"
 
 
+def test_a_taken_address_is_noticed_before_a_journal_is_made():
+    with folder() as where, Server(where, listen=True, http=True) as s:
+        for flags, said in ((["--listen", "127.0.0.1:%d" % s.port], "127.0.0.1:%d: Address already in use; stop the program" % s.port),
+                            (["--listen", "127.0.0.1:%d,127.0.0.1:%d" % (free_port(), s.port)], "127.0.0.1:%d" % s.port),
+                            (["--http", "127.0.0.1:%d" % s.http], "127.0.0.1:%d" % s.http),
+                            (["--socket", s.socket], "another server listens on " + s.socket)):
+            run = subprocess.run([IDEM, "serve", "--store", "journal:" + where + "/fresh", "--socket", where + "/t", *flags],
+                                 capture_output=True, text=True, timeout=60)
+            assert run.returncode == 1 and said in run.stderr and run.stderr.count("\n") == 1, run.stderr
+            assert not os.path.exists(where + "/fresh") and not os.path.exists(where + "/t"), flags
+        with s.client() as c:
+            assert c("PING") == "PONG"
+
+
 @pytest.mark.parametrize("word", ["none", "off"])
 def test_a_server_without_a_socket(word):
     port = free_port()

@@ -50,7 +50,7 @@ def test_what_the_url_must_say(watched):
     at = "redis+sentinel://" + ",".join("127.0.0.1:%d" % p for p in ports)
     assert "name the primary" in said(at)
     assert 'no primary named "other"' in said(at + "/other")
-    assert "replicas=0 with Sentinels" in said(at + "/mymaster?replicas=0")
+    assert "set replicas= to the number of replicas" in said(at + "/mymaster?replicas=0")
     alone = "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d/mymaster" % (ports[0], free_port(), free_port())
     gone = alone.split(",")[1]
     assert 'name a primary "mymaster", and more than half must name the same one; start the others (%s: ' % gone in said(alone)

@@ -179,6 +179,41 @@ def test_standbys_that_no_commit_waits_for_are_warned_of(pair):
         assert wait_until(lambda: primary.sql("select sync_state from pg_stat_replication where application_name = 'walreceiver'") == "sync")
 
 
+def test_standbys_that_a_commit_needs_and_that_are_not_connected_are_warned_of(pair):
+    primary, standby = pair
+    none = "postgres: no standby that synchronous_standby_names (%s) names is connected and streaming: every request fails until %s"
+    name = primary.sql("select application_name from pg_stat_replication")
+
+    def waits_for(names):
+        primary.sql("alter system set synchronous_standby_names = '%s'" % names)
+        primary.sql("select pg_reload_conf()")
+        assert wait_until(lambda: primary.sql("show synchronous_standby_names") == names)
+
+    store = store_of(primary, 2000)  # a role that does not see sync_state
+    try:
+        assert checked(store)[1] == "" and checked(primary.url)[1] == ""
+        with folder() as where, Server(where, store=primary.url) as server:
+            waits_for("ANY 1 (other, another)")
+            assert none % ("ANY 1 (other, another)", "1 is") in checked(primary.url)[1]
+            assert wait_until(lambda: server.output().count(none % ("ANY 1 (other, another)", "1 is")) == 1, 60), server.output()
+        for names in ("FIRST 2 (%s, other)" % name, "2 (other,%s)" % name):
+            waits_for(names)
+            assert "only 1 of the standbys that synchronous_standby_names (%s) names is connected and streaming: every request fails " \
+                "until 2 are\n" % names in checked(primary.url)[1], names
+        for names in (name, "ANY 1 (%s, other)" % name, "*"):
+            waits_for(names)
+            assert wait_until(lambda: checked(primary.url)[1] == ""), names
+        standby.kill()
+        assert wait_until(lambda: primary.sql("select count(*) from pg_stat_replication") == "0")
+        for url in (primary.url, store):
+            assert checked(url)[1] == "idem: warning: " + none % ("*", "1 is") + "\n"
+        assert "standby" not in checked(store + "&unsafe=synchronous_commit")[1]
+    finally:
+        waits_for("*")
+        standby.start()
+        assert wait_until(lambda: primary.sql("select sync_state from pg_stat_replication") == "sync")
+
+
 def test_a_url_that_names_the_standby_is_told_what_to_change(pair):
     said = checked(store_of(pair[1], 2000), 20)[1]
     assert said.endswith("this server is a standby; name the primary, or add target_session_attrs=read-write\n"), said

@@ -366,7 +366,8 @@ export function found(verdict, retryAfter, stored, scope, key) {
     case "busy": throw new InProgress(`${where} is being executed`, retryAfter);
     case "doubt": throw new OutcomeUnknown(`nobody knows whether ${where} was executed: find out, then settle it `
         + `(idem doubts lists it; idem settle ${word(scope)} ${word(key)} --as …)`);
-    case "mismatch": throw new Mismatch(`${where} was used before with other arguments`);
+    case "mismatch": throw new Mismatch(`${where} was used before with other arguments; a retry must pass the first arguments; `
+        + "other work needs another key");
     case "duplicate": throw new TokenUsed("the token was used before");
     case "unknown": throw new TokenUnknown("there is no such token for this subject");
     default: throw new OutcomeUnknown(`unexpected verdict ${verdict} for ${where}`);

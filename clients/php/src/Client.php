@@ -232,7 +232,8 @@ final class Client
         $word = fn (string $text): string => preg_match('~^[\w%+=:,./@-]+$~D', $text) ? $text : "'" . str_replace("'", "'\\''", $text) . "'";
         return match ($verdict) {
             'busy' => new InProgress("$where is being executed", $retryAfterMs),
-            'mismatch' => new Mismatch("$where was used before with other arguments"),
+            'mismatch' => new Mismatch("$where was used before with other arguments; a retry must pass the first arguments; "
+                . "other work needs another key"),
             'doubt' => new OutcomeUnknown("nobody knows whether $where was executed: find out, then settle it "
                 . "(idem doubts lists it; idem settle {$word($scope)} {$word($key)} --as …)"),
             default => new OutcomeUnknown("unexpected verdict $verdict for $where"),

@@ -256,7 +256,7 @@ def refusal(verdict: str, scope: Any, key: Any, retry_after: float) -> Error:
     if verdict == "busy":
         return InProgress("%s is being executed" % where, retry_after)
     if verdict == "mismatch":
-        return Mismatch("%s was used before with other arguments" % where)
+        return Mismatch("%s was used before with other arguments; a retry must pass the first arguments; other work needs another key" % where)
     if verdict == "doubt":
         return OutcomeUnknown("nobody knows whether %s was executed: find out, then settle it (idem doubts lists it; idem settle %s %s --as …)"
                               % (where, shlex.quote(scope), shlex.quote(key)))

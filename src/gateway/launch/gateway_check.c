@@ -6,7 +6,6 @@
 
 #include "../../base/address.h"
 #include "../../serve/http/problem_page.h"
-#include "../module/times.h"
 #include "nginx_conf.h"
 
 #include <errno.h>
@@ -156,28 +155,6 @@ check_mode(const struct gateway_config *config,
         route->path);
 }
 
-/* The module checks the same, but its messages name directives. */
-static enum idem_status
-check_times(const struct gateway_config *config,
-            const struct gateway_route *route, struct idem_error *err)
-{
-    for (size_t i = 0; gateway_options[i].name; i++) {
-        const struct gateway_option *option = &gateway_options[i];
-        const char *value = gateway_value(config, route, option->name);
-        long long ms = value ? strtoll(value, NULL, 10) : 0;
-
-        for (int j = 0; value && j < GATEWAY_TIMES; j++)
-            if (strcmp(gateway_times[j].directive, option->directive) == 0 &&
-                (ms < gateway_times[j].min || ms > gateway_times[j].max))
-                return idem__fail(err, IDEM_ERR_INVALID,
-                                  "the route %s: --%s of %s is out of range: "
-                                  "give %s",
-                                  route->path, option->name, value,
-                                  gateway_times[j].range);
-    }
-    return IDEM_OK;
-}
-
 static enum idem_status
 check_fail_open(const struct gateway_config *config,
                 const struct gateway_route *route, struct idem_error *err)
@@ -296,14 +273,8 @@ check_routes(struct gateway_config *config, struct idem_error *err)
 {
     for (size_t i = 0; i < config->route_count; i++) {
         struct gateway_route *route = &config->routes[i];
-        const char *path = route->path;
         enum idem_status status;
 
-        if (strncmp(path, "= ", 2) == 0)
-            path += 2;
-        if (path[0] != '/')
-            return idem__fail(err, IDEM_ERR_INVALID,
-                              "the route \"%s\" does not begin with a /", path);
         if (!route->upstream && !config->base.upstream)
             return idem__fail(
                 err, IDEM_ERR_INVALID,
@@ -318,23 +289,11 @@ check_routes(struct gateway_config *config, struct idem_error *err)
         if (status == IDEM_OK)
             status = check_mode(config, route, err);
         if (status == IDEM_OK)
-            status = check_times(config, route, err);
-        if (status == IDEM_OK)
             status = check_fail_open(config, route, err);
         if (status == IDEM_OK)
             status = check_verify(config, route, err);
         if (status != IDEM_OK)
             return status;
-        for (size_t j = 0; j < i; j++) {
-            const char *host = config->routes[j].host;
-
-            if (strcmp(config->routes[j].path, route->path) == 0 &&
-                strcmp(host ? host : "", route->host ? route->host : "") == 0)
-                return idem__fail(
-                    err, IDEM_ERR_INVALID,
-                    "the route %s is given twice; remove one of them",
-                    route->path);
-        }
     }
     return IDEM_OK;
 }

@@ -29,6 +29,7 @@ open_route(struct gateway_config *config, char *line,
            struct gateway_route **route, struct idem_error *err)
 {
     size_t len = strlen(line);
+    const char *bare;
     char *path;
 
     if (strncmp(line, "[route ", 7) != 0 || line[len - 1] != ']')
@@ -36,6 +37,10 @@ open_route(struct gateway_config *config, char *line,
                           "unknown section: only [route PATH] is allowed");
     line[len - 1] = '\0';
     path = strip(line + 7);
+    bare = strncmp(path, "= ", 2) == 0 ? path + 2 : path;
+    if (bare[0] != '/')
+        return idem__fail(err, IDEM_ERR_INVALID,
+                          "the route \"%s\" does not begin with a /", bare);
     if (config->route_count == GATEWAY_ROUTES_MAX)
         return idem__fail(err, IDEM_ERR_INVALID, "more than %d routes",
                           GATEWAY_ROUTES_MAX);
@@ -63,26 +68,56 @@ read_line(struct gateway_config *config, char *line,
                               err);
 }
 
+/* Called when the section of this route is over, because its host may be on
+ * any of its lines. */
+static enum idem_status
+check_repeated(const struct gateway_config *config,
+               const struct gateway_route *route, struct idem_error *err)
+{
+    const struct gateway_route *other = config->routes;
+    const char *host = route && route->host ? route->host : "";
+
+    for (; route && other < route; other++) {
+        if (strcmp(other->path, route->path) == 0 &&
+            strcmp(other->host ? other->host : "", host) == 0)
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "the route %s is given twice; remove one of them",
+                              route->path);
+    }
+    return IDEM_OK;
+}
+
 enum idem_status
 gateway_config_text(struct gateway_config *config, const char *file,
                     struct idem_bytes text, struct idem_error *err)
 {
-    struct gateway_route *route = NULL;
+    struct gateway_route *route = NULL, *before;
     enum idem_status status = IDEM_OK;
     struct idem_error inner = {0};
+    size_t number = 1, at = 0; /* lines: the next one, and that of the error */
+    size_t begun = 0;          /* ... and where this route begins */
     char *copy = strndup(text.len ? text.data : "", text.len);
     char *rest = copy;
     char *line;
 
     if (!copy)
         return idem__fail(err, IDEM_ERR_MEMORY, "out of memory");
-    for (size_t number = 1; status == IDEM_OK && (line = strsep(&rest, "\n"));
-         number++) {
+    for (; status == IDEM_OK && (line = strsep(&rest, "\n")); number++) {
+        before = route;
+        at = number;
         status = read_line(config, line, &route, &inner);
-        if (status != IDEM_OK)
-            (void)idem__fail(err, status, "%s:%zu: %s", file, number,
-                             inner.text);
+        if (status == IDEM_OK && route != before) {
+            at = begun;
+            begun = number;
+            status = check_repeated(config, before, &inner);
+        }
     }
+    if (status == IDEM_OK) {
+        at = begun;
+        status = check_repeated(config, route, &inner);
+    }
+    if (status != IDEM_OK)
+        (void)idem__fail(err, status, "%s:%zu: %s", file, at, inner.text);
     free(copy);
     return status;
 }

@@ -9,6 +9,7 @@
 #include "../../serve/http/problem_page.h"
 #include "../module/result.h"
 #include "../module/source.h"
+#include "../module/times.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -341,6 +342,32 @@ static const struct {
      false},
 };
 
+/* "503,425": say how it must be written. */
+static enum idem_status
+fail_word(const struct gateway_option *option, const char *value,
+          const char *word, const char *what, struct idem_error *err)
+{
+    char spaced[GATEWAY_WORD_MAX];
+    size_t len = 0;
+
+    if (option->kind != GATEWAY_WORDS || !strpbrk(word, ",;"))
+        return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" is not %s",
+                          option->name, word, what);
+    for (; *value && len + 1 < sizeof(spaced); value++) {
+        bool gap = strchr(",; ", *value);
+
+        if (!gap)
+            spaced[len++] = *value;
+        else if (len > 0 && spaced[len - 1] != ' ')
+            spaced[len++] = ' ';
+    }
+    spaced[len] = '\0';
+    return idem__fail(err, IDEM_ERR_INVALID,
+                      "%s: \"%s\" is not %s; separate several with spaces: "
+                      "'%s'",
+                      option->name, word, what, spaced);
+}
+
 static enum idem_status
 check_words(const struct gateway_option *option, const char *value,
             struct idem_error *err)
@@ -356,9 +383,23 @@ check_words(const struct gateway_option *option, const char *value,
 
         for (; more && gateway_word_next(&rest, word); more = !words[i].first) {
             if (!words[i].is_good(word))
-                return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" is not %s",
-                                  option->name, word, words[i].what);
+                return fail_word(option, value, word, words[i].what, err);
         }
+    }
+    return IDEM_OK;
+}
+
+/* The module checks the same, but its messages name directives. */
+static enum idem_status
+check_range(const struct gateway_option *option, const char *value, int64_t ms,
+            struct idem_error *err)
+{
+    for (int i = 0; i < GATEWAY_TIMES; i++) {
+        if (strcmp(gateway_times[i].directive, option->directive) == 0 &&
+            (ms < gateway_times[i].min || ms > gateway_times[i].max))
+            return idem__fail(err, IDEM_ERR_INVALID,
+                              "%s of %s is out of range: give %s", option->name,
+                              value, gateway_times[i].range);
     }
     return IDEM_OK;
 }
@@ -377,7 +418,10 @@ set_option(struct gateway_route *route, size_t i, const char *value,
         if (!idem__units_parse(IDEM__UNIT_TIME, value, &number))
             return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" %s",
                               option->name, value,
-                              idem__time_flaw(value, flaw));
+                              idem__time_flaw(option->name, value, flaw));
+        status = check_range(option, value, number, err);
+        if (status != IDEM_OK)
+            return status;
         snprintf(text, sizeof(text), "%lldms", (long long)number);
         value = text;
         break;
@@ -438,7 +482,7 @@ set_global(struct gateway_config *config, const struct setting *setting,
     if (setting->kind == GATEWAY_TIME &&
         !idem__units_parse(IDEM__UNIT_TIME, value, into))
         return idem__fail(err, IDEM_ERR_INVALID, "%s: \"%s\" %s", setting->name,
-                          value, idem__time_flaw(value, flaw));
+                          value, idem__time_flaw(setting->name, value, flaw));
     good = setting->kind == GATEWAY_TIME ||
            idem__units_parse(IDEM__UNIT_SIZE, value, into);
     return good

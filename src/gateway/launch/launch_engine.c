@@ -17,36 +17,49 @@
 
 #define PROBE_MS 3000
 
-/* A setting that only the gateway's own engine can have; NULL: none is set. */
+/* A setting that only the gateway's own engine can have, and why; NULL: none is
+ * set. */
 static const char *
-own_setting(const struct gateway_config *config)
+own_setting(const struct gateway_config *config, const char **why)
 {
-    bool http = config->http && strcmp(config->http, "off") != 0;
-    bool socket = config->socket && strcmp(config->socket, "off") != 0;
+    const struct {
+        const char *name, *value, *why;
+    } own[] = {
+        {"store", config->store,
+         "the records are where that server keeps them"},
+        {"seal-key", config->seal_key, "that server seals the records"},
+        {"http", config->http, "health, metrics and HTTP are at that server"},
+        {"credentials", config->credentials,
+         "that server checks the credentials of its HTTP"},
+        {"console", config->console ? "on" : NULL,
+         "the console is at that server"},
+        {"socket", config->socket,
+         "other commands reach the records with --server"},
+    };
 
-    return config->store         ? "store"
-           : config->seal_key    ? "seal-key"
-           : http                ? "http"
-           : config->credentials ? "credentials"
-           : config->console     ? "console"
-           : socket              ? "socket"
-                                 : NULL;
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        if (own[i].value && strcmp(own[i].value, "off") != 0) {
+            *why = own[i].why;
+            return own[i].name;
+        }
+    }
+    return NULL;
 }
 
 enum idem_status
 gateway_engine_check(const struct gateway_config *config,
                      struct idem_error *err)
 {
-    const char *own = own_setting(config);
+    const char *why, *own = own_setting(config, &why);
     struct idem__remote_address address;
     char shown[256];
     enum idem_status status;
 
     if (own)
         return idem__fail(err, IDEM_ERR_INVALID,
-                          "%s belongs to an engine that the gateway starts "
-                          "itself: leave it out, or leave out engine",
-                          own);
+                          "--%s and --engine exclude each other: with "
+                          "--engine, %s",
+                          own, why);
     idem__url_redact_user(config->engine, shown, sizeof(shown));
     if (!idem__remote_url(config->engine))
         return idem__fail(err, IDEM_ERR_INVALID,

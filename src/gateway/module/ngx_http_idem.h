@@ -182,6 +182,12 @@ typedef struct {
     ngx_queue_t                  claims;     /* claims to renew */
     ngx_msec_t                   backoff;
     ngx_msec_t                   down_since;
+    ngx_uint_t                   said;       /* reasons of this outage that are
+                                                in the log, 2 at most */
+    ngx_msec_t                   said_at;
+    ngx_msec_t                   said_first;
+    ngx_err_t                    said_err;
+    const char                  *said_why;
     uint64_t                     nonce;
 
     u_char                       digest_key[NGX_HTTP_IDEM_DIGEST_LEN];
@@ -413,6 +419,9 @@ ngx_int_t ngx_http_idem_engine_start(ngx_http_idem_engine_t *e,
 void ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e);
 void ngx_http_idem_tick_start(ngx_http_idem_engine_t *e);
 ngx_int_t ngx_http_idem_engine_away(ngx_http_idem_engine_t *e);
+void ngx_http_idem_complain(ngx_http_idem_engine_t *e, ngx_err_t err,
+    const char *why);
+void ngx_http_idem_works_again(ngx_http_idem_engine_t *e);
 
 
 /* ngx_http_idem_link.c */

@@ -1,7 +1,7 @@
 
 /*
- * ngx_http_idem_engine.c - the worker's engine: start and stop, and the timers
- * of its commands, requests and claims.
+ * ngx_http_idem_engine.c - the worker's engine: start and stop, what the log
+ * says while it is away, and the timers of its commands, requests and claims.
  */
 
 
@@ -11,6 +11,7 @@
 
 #define NGX_HTTP_IDEM_TICK            25
 #define NGX_HTTP_IDEM_MAX_OPS         65536
+#define NGX_HTTP_IDEM_SAY_EVERY       60000
 
 
 static void ngx_http_idem_sweep_handler(ngx_event_t *ev);
@@ -73,6 +74,61 @@ ngx_http_idem_engine_stop(ngx_http_idem_engine_t *e)
         e->connection = NULL;
         e->up = 0;
     }
+}
+
+
+/*
+ * A worker tries to connect about once a second.  The log has the first reason
+ * of an outage, the next one if it is another (the connection was lost, and
+ * then refused), and one line a minute.
+ */
+
+void
+ngx_http_idem_complain(ngx_http_idem_engine_t *e, ngx_err_t err,
+    const char *why)
+{
+    ngx_uint_t  another;
+
+    another = e->said == 1
+              && (err != e->said_err || ngx_strcmp(why, e->said_why) != 0);
+
+    if (e->said && !another
+        && ngx_current_msec - e->said_at < NGX_HTTP_IDEM_SAY_EVERY)
+    {
+        return;
+    }
+
+    if (e->said == 0) {
+        e->said_first = ngx_current_msec;
+    }
+
+    if (e->said < 2) {
+        e->said++;
+    }
+
+    e->said_at = ngx_current_msec;
+    e->said_err = err;
+    e->said_why = why;
+
+    ngx_log_error(NGX_LOG_WARN, e->log, err, "idem engine \"%V\": %s", &e->name,
+                  why);
+}
+
+
+/* it has answered; a connection alone could be that of a load balancer */
+
+void
+ngx_http_idem_works_again(ngx_http_idem_engine_t *e)
+{
+    if (e->said == 0) {
+        return;
+    }
+
+    e->said = 0;
+
+    ngx_log_error(NGX_LOG_WARN, e->log, 0,
+                  "idem engine \"%V\": connected again after %.1f s", &e->name,
+                  (double) (ngx_current_msec - e->said_first) / 1000);
 }
 
 

@@ -28,7 +28,13 @@ void
 ngx_http_idem_connect(ngx_http_idem_engine_t *e)
 {
     ngx_int_t          rc;
+    ngx_log_t          quiet;
     ngx_connection_t  *c;
+
+    /* nginx would log each attempt that fails at once */
+
+    quiet = *e->log;
+    quiet.log_level = NGX_LOG_STDERR;
 
     ngx_memzero(&e->peer, sizeof(ngx_peer_connection_t));
 
@@ -36,12 +42,16 @@ ngx_http_idem_connect(ngx_http_idem_engine_t *e)
     e->peer.socklen = e->addr.socklen;
     e->peer.name = &e->addr.name;
     e->peer.get = ngx_event_get_peer;
-    e->peer.log = e->log;
+    e->peer.log = &quiet;
     e->peer.log_error = NGX_ERROR_ERR;
 
+    ngx_set_errno(0);
     rc = ngx_event_connect_peer(&e->peer);
+    e->peer.log = e->log;
 
     if (rc == NGX_ERROR || rc == NGX_BUSY || rc == NGX_DECLINED) {
+        ngx_http_idem_complain(e, ngx_socket_errno, "cannot connect");
+
         if (e->peer.connection) {
             ngx_close_connection(e->peer.connection);
             e->peer.connection = NULL;
@@ -158,8 +168,7 @@ ngx_http_idem_disconnect(ngx_http_idem_engine_t *e, const char *why)
     ngx_http_idem_op_t  *op;
 
     if (why) {
-        ngx_log_error(NGX_LOG_WARN, e->log, 0,
-                      "idem engine \"%V\": %s", &e->name, why);
+        ngx_http_idem_complain(e, 0, why);
     }
 
     if (e->connection) {
@@ -242,11 +251,18 @@ ngx_http_idem_write_handler(ngx_event_t *wev)
     err = 0;
     len = sizeof(int);
 
-    if (wev->timedout
-        || getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1
-        || err)
+    if (wev->timedout) {
+        err = NGX_ETIMEDOUT;
+
+    } else if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len)
+               == -1)
     {
-        ngx_http_idem_disconnect(e, "cannot connect");
+        err = ngx_socket_errno;
+    }
+
+    if (err) {
+        ngx_http_idem_complain(e, err, "cannot connect");
+        ngx_http_idem_disconnect(e, NULL);
         return;
     }
 
@@ -310,6 +326,8 @@ ngx_http_idem_told(ngx_http_idem_engine_t *e, struct idem__wire_reply *wire)
     if (!idem__wire_take(wire, IDEM__WIRE_BYTES, &info)) {
         return;
     }
+
+    ngx_http_idem_works_again(e);
 
     n = ngx_http_idem_info_number(&info.bytes, "max_result");
 

@@ -287,7 +287,7 @@ set_number(const struct option *option, void *at, const char *value,
     if (option->kind == TIME && !read_number(TIME, value, &number))
         return idem__fail(err, IDEM_ERR_INVALID, "%s \"%.60s\" %s",
                           option->shown.name, value,
-                          idem__time_flaw(value, flaw));
+                          idem__time_flaw(option->shown.name, value, flaw));
     if (!read_number(option->kind, value, &number))
         return idem__fail(err, IDEM_ERR_INVALID, "%s is %s, not \"%.60s\"",
                           option->shown.name, shapes[option->kind], value);

@@ -78,31 +78,41 @@ server_address_next(const char **list, struct server_address *address,
     return true;
 }
 
+/* A socket that is bound to the address, or -1 with errno. */
 static int
-open_one(const struct addrinfo *info)
+bind_one(const struct addrinfo *info)
 {
-    int one = 1;
-    int fd = systemd_socket_take(info->ai_addr);
-
-    if (fd >= 0)
-        return fd;
-    fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                info->ai_protocol);
+    int one = 1, saved;
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                    info->ai_protocol);
 
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (info->ai_family == AF_INET6)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-    if (bind(fd, info->ai_addr, info->ai_addrlen) != 0 ||
-        listen(fd, BACKLOG) != 0) {
-        int saved = errno;
+    if (bind(fd, info->ai_addr, info->ai_addrlen) == 0)
+        return fd;
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
 
-        close(fd);
-        errno = saved;
-        return -1;
-    }
-    return fd;
+static int
+open_one(const struct addrinfo *info)
+{
+    int fd = systemd_socket_take(info->ai_addr), saved;
+
+    if (fd >= 0)
+        return fd;
+    fd = bind_one(info);
+    if (fd < 0 || listen(fd, BACKLOG) == 0)
+        return fd;
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
 }
 
 static const char *
@@ -164,6 +174,49 @@ server_listen_tcp(const struct server_address *address, int *fds, size_t *count,
                       advice_for(failed));
 }
 
+/* With SO_REUSEADDR, a bind fails only if another socket listens there. Other
+ * errors are left to server_listen_tcp, which knows how to judge them. */
+static bool
+is_in_use(const struct server_address *address)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE};
+    struct addrinfo *found = NULL;
+    const char *host = strcmp(address->host, "*") == 0 ? NULL : address->host;
+    bool in_use = false;
+
+    if (getaddrinfo(host, address->port, &hints, &found) != 0)
+        return false;
+    for (struct addrinfo *i = found; i && !in_use; i = i->ai_next) {
+        int fd;
+
+        if (systemd_socket_waits(i->ai_addr))
+            continue;
+        fd = bind_one(i);
+        in_use = fd < 0 && errno == EADDRINUSE;
+        if (fd >= 0)
+            close(fd);
+    }
+    freeaddrinfo(found);
+    return in_use;
+}
+
+enum idem_status
+server_listen_try(const char *list, struct idem_error *err)
+{
+    struct server_address address;
+
+    while (list && server_address_next(&list, &address, NULL)) {
+        if (is_in_use(&address))
+            return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                              "cannot listen on %s:%s: %s%s", address.host,
+                              address.port, strerror(EADDRINUSE),
+                              advice_for(EADDRINUSE));
+    }
+    return IDEM_OK;
+}
+
 /* What connecting to it says: 0, or the error. */
 static int
 knock(const char *path)
@@ -198,6 +251,15 @@ server_socket_is_taken(const char *path)
     return error == 0 || error == EAGAIN || error == EACCES;
 }
 
+static enum idem_status
+fail_taken(const char *path, struct idem_error *err)
+{
+    return idem__fail(err, IDEM_ERR_UNAVAILABLE,
+                      "another server listens on %s: stop it, or give another "
+                      "path with --socket",
+                      path);
+}
+
 enum idem_status
 server_socket_make_way(const char *path, struct idem_error *err)
 {
@@ -211,12 +273,23 @@ server_socket_make_way(const char *path, struct idem_error *err)
             "%s exists and is not a socket; remove it, or give another path",
             path);
     if (!server_socket_is_abandoned(path))
-        return idem__fail(err, IDEM_ERR_UNAVAILABLE,
-                          "another server listens on %s: stop it, or give "
-                          "another path with --socket",
-                          path);
+        return fail_taken(path, err);
     (void)unlink(path);
     return IDEM_OK;
+}
+
+enum idem_status
+server_socket_try(const char *path, struct idem_error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    if (strlen(path) >= sizeof(address.sun_path))
+        return IDEM_OK; /* server_listen_unix refuses it */
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    return systemd_socket_waits((struct sockaddr *)&address) ||
+                   !server_socket_is_taken(path)
+               ? IDEM_OK
+               : fail_taken(path, err);
 }
 
 static bool

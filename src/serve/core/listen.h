@@ -19,6 +19,12 @@ enum idem_status server_listen_tcp(const struct server_address *address,
                                    int *fds, size_t *count,
                                    struct idem_error *err);
 
+/* Fails if another program listens on an address of this list, or of the host
+ * name in it. Nothing listens afterwards. */
+enum idem_status server_listen_try(const char *list, struct idem_error *err);
+/* The same for a unix socket. */
+enum idem_status server_socket_try(const char *path, struct idem_error *err);
+
 /* Replaces a socket file that no process listens on. *made: this process
  * created the file; else systemd created it, with the mode and the group of its
  * unit. */

@@ -5,6 +5,7 @@
 #include "../../base/json_memory.h"
 #include "../resp/loop.h"
 #include "doubts.h"
+#include "listen.h"
 #include "second.h"
 #include "systemd.h"
 
@@ -121,6 +122,24 @@ open_services(struct loop *loop, struct idem_error *err)
     return idem_ids_open(server->engine, &options, &server->ids, err);
 }
 
+/* With memory: not even strict mode survives the end of this process. The
+ * playground is meant to forget. */
+static void
+warn_of_memory(const struct server_config *config, struct server_log *log)
+{
+    const char *restarts = getenv("IDEM_GATEWAY_RESTARTS");
+
+    if (strcmp(config->store, "memory:") != 0 || config->playground)
+        return;
+    server_log_engine(
+        log, IDEM_LOG_WARNING,
+        restarts && strcmp(restarts, "0") != 0
+            ? "memory: the records of the engine that ended are lost, and "
+              "their requests run again; use journal:DIR for strict requests"
+            : "memory: the records are lost when this process ends, and their "
+              "requests then run again; use journal:DIR for strict requests");
+}
+
 static enum idem_status
 open_engine(struct loop *loop, struct idem_error *err)
 {
@@ -154,6 +173,7 @@ open_engine(struct loop *loop, struct idem_error *err)
     status = idem__store_open(config->store, &store_options, &inner.store, err);
     if (status != IDEM_OK)
         return status;
+    warn_of_memory(config, loop->log);
     inner.driven = inner.store->type->local;
     status = idem__engine_open(NULL, &options, &inner, &loop->engine, err);
     loop->driven = inner.driven;
@@ -202,12 +222,29 @@ log_ready(struct loop *loop)
     }
 }
 
+/* A server that listens before its store is open would look ready. One that
+ * finds out afterwards that its port is taken has created an empty journal. So
+ * ask before. */
+static enum idem_status
+try_addresses(const struct server_config *config, struct idem_error *err)
+{
+    enum idem_status status = server_listen_try(config->listen, err);
+
+    if (status == IDEM_OK)
+        status = server_listen_try(config->http, err);
+    if (status == IDEM_OK && config->socket && !config->default_socket)
+        status = server_socket_try(config->socket, err);
+    return status;
+}
+
 static enum idem_status
 start(struct loop *loop, struct idem_error *err)
 {
-    enum idem_status status = make_default_folders(loop->config, err);
+    enum idem_status status = try_addresses(loop->config, err);
 
     idem__json_watch();
+    if (status == IDEM_OK)
+        status = make_default_folders(loop->config, err);
     if (status == IDEM_OK)
         status = open_engine(loop, err);
     if (status == IDEM_OK)

@@ -94,8 +94,8 @@ same_address(const union any_address *a, const union any_address *b)
     }
 }
 
-int
-systemd_socket_take(const struct sockaddr *address)
+static int
+find_socket(const struct sockaddr *address)
 {
     for (int i = 0; i < SOCKETS_MAX; i++) {
         union any_address bound = {.room = {0}};
@@ -106,12 +106,27 @@ systemd_socket_take(const struct sockaddr *address)
         if (waiting[i] && getsockname(FIRST_FD + i, &bound.any, &len) == 0 &&
             getsockopt(FIRST_FD + i, SOL_SOCKET, SO_ACCEPTCONN, &listens,
                        &listens_len) == 0 &&
-            listens && same_address(&bound, (const void *)address)) {
-            waiting[i] = false;
-            return FIRST_FD + i;
-        }
+            listens && same_address(&bound, (const void *)address))
+            return i;
     }
     return -1;
+}
+
+int
+systemd_socket_take(const struct sockaddr *address)
+{
+    int i = find_socket(address);
+
+    if (i < 0)
+        return -1;
+    waiting[i] = false;
+    return FIRST_FD + i;
+}
+
+bool
+systemd_socket_waits(const struct sockaddr *address)
+{
+    return find_socket(address) >= 0;
 }
 
 enum idem_status

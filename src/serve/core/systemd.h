@@ -22,6 +22,8 @@ enum idem_status systemd_sockets_note(struct idem_error *err);
 
 /* The socket bound to this address, or -1; the caller owns it. */
 int systemd_socket_take(const struct sockaddr *address);
+/* Is there one that nobody has taken? */
+bool systemd_socket_waits(const struct sockaddr *address);
 
 /* An error if a socket was not used, because its clients would wait forever. */
 enum idem_status systemd_sockets_taken(struct idem_error *err);

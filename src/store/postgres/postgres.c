@@ -240,15 +240,48 @@ sweep(struct idem_store *store, int64_t drop_ms, size_t most, size_t *gone)
     return true;
 }
 
-/* Warn once for each number of standbys that no commit waits for; `opening`:
- * also say what a commit waits for. A role that may not look is not told. */
+/* Say what a commit waits for, if `opening`, and warn if it is not there.
+ * Returns 0, or the number of missing standbys as a negative number. */
+static int
+say_needed(const struct postgres_store *self, const PGresult *rows,
+           bool opening)
+{
+    const char *names = PQgetvalue(rows, 0, 0);
+    int has = (int)strtol(PQgetvalue(rows, 0, 2), NULL, 10);
+    int needs = (int)strtol(PQgetvalue(rows, 0, 3), NULL, 10);
+
+    if (opening)
+        idem__log(&self->base.options, IDEM_LOG_INFO,
+                  "postgres: a commit waits for %s (synchronous_standby_names)",
+                  names);
+    if (has >= needs)
+        return 0;
+    if (has - needs == self->said_standbys)
+        return self->said_standbys;
+    if (has == 0)
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
+                  "postgres: no standby that synchronous_standby_names "
+                  "(%.200s) names is connected and streaming: every request "
+                  "fails until %d %s",
+                  names, needs, needs == 1 ? "is" : "are");
+    else
+        idem__log(&self->base.options, IDEM_LOG_WARNING,
+                  "postgres: only %d of the standbys that "
+                  "synchronous_standby_names (%.200s) names %s connected and "
+                  "streaming: every request fails until %d are",
+                  has, names, has == 1 ? "is" : "are", needs);
+    return has - needs;
+}
+
+/* Warn once for each number of standbys that no commit waits for, or that are
+ * missing; `opening`: also say what a commit waits for. A role that may not
+ * look is not told. */
 static void
 say_standbys(struct postgres_store *self, bool opening)
 {
     const char *statement = idem__postgres_names[POSTGRES_STANDBYS];
     PGresult *rows = NULL;
-    const char *names;
-    int has = 0;
+    int has;
 
     if (idem__word_in(self->unsafe, "synchronous_commit") ||
         idem__postgres_one(self,
@@ -259,13 +292,10 @@ say_standbys(struct postgres_store *self, bool opening)
         PQclear(rows);
         return;
     }
-    names = PQgetvalue(rows, 0, 0);
-    if (!names[0])
+    if (*PQgetvalue(rows, 0, 0))
+        has = say_needed(self, rows, opening);
+    else
         has = (int)strtol(PQgetvalue(rows, 0, 1), NULL, 10);
-    else if (opening)
-        idem__log(&self->base.options, IDEM_LOG_INFO,
-                  "postgres: a commit waits for %s (synchronous_standby_names)",
-                  names);
     if (has > 0 && has != self->said_standbys)
         idem__log(&self->base.options, IDEM_LOG_WARNING,
                   "postgres: %d %s connected and synchronous_standby_names is "

@@ -16,7 +16,8 @@
 enum postgres_statement {
     POSTGRES_CHECK,
     POSTGRES_TABLE,    /* reads its row type, columns and version */
-    POSTGRES_STANDBYS, /* what a commit waits for, and how many standbys */
+    POSTGRES_STANDBYS, /* what a commit waits for; how many standbys there are,
+                        * have its commits, and must have them */
     POSTGRES_INSERT,
     POSTGRES_UPDATE,
     POSTGRES_PATIENCE,    /* wait longer for locks in this transaction */
@@ -48,7 +49,8 @@ struct postgres_store {
     int careful;       /* see postgres_batch.c */
     bool warned;       /* the server has sent a WARNING since reset */
     int stuck; /* pid of the last backend that did not answer; 0: none */
-    int said_standbys; /* so many were connected at the last warning */
+    int said_standbys; /* at the last warning: so many were connected that no
+                        * commit waits for; negative: so many were missing */
     int64_t checked_at_us;
     int64_t planned_at_us, plan_after_us; /* see tend */
     uint64_t written;                     /* rows since then */

@@ -48,14 +48,18 @@ const char *const idem__postgres_texts[POSTGRES_STATEMENTS] = {
         "where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped), "
         "(select max(version) from idem.idem_version)::int8 "
         "from pg_class c where c.oid = 'idem.idem_record'::regclass",
-    /* Every role sees these columns. A subscriber and a program that archives
-     * or copies cannot take over. */
+    /* Every role sees application_name; sync_state is null for a role that may
+     * not see it. A subscriber and a program that archives or copies cannot
+     * take over. ANY 2 (a, b) and FIRST 2 (a, b) need two standbys. */
     [POSTGRES_STANDBYS] =
         "select current_setting('synchronous_standby_names'), (select count(*) "
         "from pg_stat_replication r where r.application_name not in "
         "('pg_basebackup', 'pg_receivewal', 'barman_receive_wal') and not "
         "exists (select from pg_replication_slots s where s.active_pid = r.pid "
-        "and s.slot_type = 'logical'))",
+        "and s.slot_type = 'logical')), (select count(*) from "
+        "pg_stat_replication where sync_state is null or sync_state in "
+        "('sync', 'quorum')), coalesce(substring(current_setting("
+        "'synchronous_standby_names') from '^[^(]*?([0-9]+) *[(]'), '1')",
     [POSTGRES_INSERT] =
         "insert into " TABLE " as r (" COLUMNS ") select " COLUMNS " from " ROWS
         ", lock) where pg_try_advisory_xact_lock_shared(n.lock) "

@@ -224,7 +224,8 @@ read_primary_name(struct redis_settings *settings, const char **db,
         return idem__fail(
             err, IDEM_ERR_INVALID,
             "redis: replicas=0 with Sentinels: a failover would "
-            "forget records and run requests twice; leave it out");
+            "forget records and run requests twice; set replicas= to the "
+            "number of replicas");
     return IDEM_OK;
 }
 

@@ -178,7 +178,8 @@ public final class IdemClient implements AutoCloseable {
             case "busy":
                 throw new IdemException.InProgress(claim + " is being executed", retryAfter);
             case "mismatch":
-                throw new IdemException.Mismatch(claim + " was used before with other arguments");
+                throw new IdemException.Mismatch(claim + " was used before with other arguments; a retry must pass the first arguments; "
+                        + "other work needs another key");
             case "duplicate":
                 throw new IdemException.TokenUsed("the token was used before");
             case "unknown":
