@@ -382,8 +382,8 @@ count_as_lost(struct idem__batch *batch, size_t first, size_t count)
  * to be sent again.
  *
  * One damaged record must not fail the others, so it is searched by halving.
- * The store may have written some of the others already. They count as lost, for
- * somebody else may write before they are sent again.
+ * The store may have written some of the others already. They count as lost,
+ * because somebody else may write before they are sent again.
  */
 static uint8_t
 swap_range(struct idem_engine *engine, size_t first, size_t count)
@@ -463,8 +463,8 @@ check_epoch(struct idem_engine *engine)
     }
 }
 
-/* A group of this batch has shown that the store went back. The groups before it
- * were decided without that knowledge, so decide them again. */
+/* A group of this batch has shown that the store went back. The groups before
+ * it were decided without that knowledge, so decide them again. */
 static bool
 decide_again(struct idem_engine *engine)
 {
