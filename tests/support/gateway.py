@@ -108,6 +108,7 @@ http {
             f.write(self.text)
         super().__init__(["/usr/sbin/nginx", "-p", where, "-c", self.conf], ready=self.port,
                          env={**nginx_env(where), **(env or {})})
+        wait_until(lambda: len(self.workers()) == workers)  # the port is open before the master has started them
 
     def workers(self):
         with open("/proc/%d/task/%d/children" % (self.pid, self.pid)) as f:

@@ -219,7 +219,7 @@ def test_an_error_page_that_asks_the_engine_is_answered(target):
     with folder() as where, Stack(where, "idem_max_body 10; error_page 413 %s;" % target, more="""
             location = /tokens { idem_issue_token; }
             location = /outcome { idem_status; }""") as stack:
-        workers = eventually(stack.nginx.workers)
+        workers = stack.nginx.workers()
         got = raw(stack.port, b"POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\n"
                   b"20\r\n" + b"x" * 32 + b"\r\n0\r\n\r\n", 5, until=b"</html>")
         assert got.startswith(b"HTTP/1.1 500 ") and stack.record("k") is None and stack.ledger.entries() == []
