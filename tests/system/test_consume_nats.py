@@ -70,7 +70,8 @@ def test_a_consumer_that_is_slow_or_idle_asks_for_no_more_than_it_needs(broker):
             time.sleep(3)
             asked = (broker.requests() - before) / (time.monotonic() - start)
             assert consumer.stop() == 0
-    assert most <= 20 and told["num_waiting"] <= 1, (most, told)
+    # 10 are under way. NATS also counts those whose acknowledgement it has not read yet; on a busy machine these were 12.
+    assert most <= 40 and told["num_waiting"] <= 1, (most, told)
     assert asked < 40, "%d requests a second of a consumer that is idle" % asked
 
 
@@ -117,7 +118,8 @@ def test_a_durable_that_is_deleted_is_made_again(broker):
                 return file.read().split()
         broker.publish([{"id": "before-deletion"}])
         assert wait_until(ran), consumer.output()
-        assert broker.ask("$JS.API.CONSUMER.DELETE.orders.g").get("success")
+        # NATS fails if it writes into the consumer's folder while it removes this ("directory not empty").
+        assert wait_until(lambda: broker.ask("$JS.API.CONSUMER.DELETE.orders.g").get("success"), 20)
         broker.publish([{"id": "after-deletion"}])
         assert wait_until(lambda: len(ran()) > 1), consumer.output()
         assert ran() == ["before-deletion", "after-deletion"] and consumer.stop() == 0

@@ -212,7 +212,7 @@ def test_the_first_rewrite_of_a_file_that_is_whole_stops_nobody():
     server = Redis(enable_debug_command="yes")
     try:
         with folder() as where, Server(where, store=patient(server.url)) as idem, idem.client() as client:
-            server.ask("debug", "populate", "10000")
+            server.ask("debug", "populate", "40000")  # the rewrite takes 20 s
             server.set("rdb-key-save-delay", "500")
             server.ask("client", "kill", "type", "normal")
             assert client("BEGIN", "shop", "before")[0] == "started"
