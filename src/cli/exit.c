@@ -130,7 +130,7 @@ cli_print_exit_codes(void)
            "refuses the\n"
            "      credential: NOAUTH (none was sent), WRONGPASS (wrong or "
            "removed) or\n"
-           "      NOPERM (not enough rights)\n"
+           "      NOPERM (not enough rights, or a second person must ask too)\n"
            "\n"
            "  verdicts\n");
     for (int code = 10; code < 20; code++) {
@@ -142,9 +142,12 @@ cli_print_exit_codes(void)
     }
     printf("\n  errors\n");
     for (size_t i = IDEM_ERR_UNAVAILABLE; i < IDEM__STATUS_COUNT; i++)
-        printf("  %2d  %-12s %s\n", errors[i],
+        printf("  %2d  %-12s %s%s\n", errors[i],
                idem_status_name((enum idem_status)i),
-               idem_status_text((enum idem_status)i));
+               idem_status_text((enum idem_status)i),
+               i == IDEM_ERR_CORRUPT || i == IDEM_ERR_INTERNAL
+                   ? "; the outcome is unknown"
+                   : "");
     printf("\n"
            "After 21 (lost) the change may or may not have been stored: run "
            "the same command\n"

@@ -615,7 +615,7 @@ def play_postgres(p, here):
         assert "a commit waits for ANY 1 (db1, db2) (synchronous_standby_names)\n" in said and "warning" not in said, said
         name, _, url = p.take("# /etc/idem/environment").split("\n")[1].partition("=")
         assert "export %s='%s'" % (name, replace(mine(url), *hosts)) == export
-        script(here, "idem.conf", replace(p.take("# /etc/idem/idem.conf"), ("/var/lib/idem", here)) + "\n")
+        script(here, "idem.conf", replace(p.take("# /etc/idem/idem.conf"), ("/var/lib/idem-epoch", here)) + "\n")
         with Background("idem serve --config idem.conf --socket %s/s" % here, here, **{name: replace(mine(url), *hosts)}):
             assert os.path.exists(here + "/epoch")
     finally:
