@@ -277,8 +277,9 @@ def errand(choice, safe, broken, key, problems):
         expect(safe("FINISH", "mixed", key, answer[1], "SUCCEEDED", "x" * 200, "TTL", 3000), "ok")
         expect(safe("BEGIN", "mixed", key), "replay")
     elif choice < 0.8:
-        fence = expect(safe("LOCK", "lock-" + key, "me", 60000), "started")[1]
-        expect(safe("UNLOCK", "lock-" + key, fence), "ok")
+        lock = "lock-" + key.rsplit("-", 1)[0]  # one for each client, because a free lock is kept for a month
+        fence = expect(safe("LOCK", lock, "me", 60000), "started")[1]
+        expect(safe("UNLOCK", lock, fence), "ok")
     else:
         token = expect(safe("ISSUE", "mixed", "TTL", 3000), "issued")[1]
         expect(safe("REDEEM", token, "mixed"), "redeemed")

@@ -165,6 +165,7 @@ def page(browser, playground):
 
 def press(page, selector):
     """Press a button or the switch, wait until all is drawn; effects, and whether that is wrong."""
+    page.has(selector)
     run = lambda: page.browser.run("return document.querySelector('.outcome')?.dataset.run || '0'")
     before = run()
     page.browser.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
